@@ -1,0 +1,147 @@
+package contract
+
+import "time"
+
+// The agent is the pgoverlay binary inside a helper or branch container. It gets
+// one request as JSON on its standard input, so that a password is never in an
+// argument, an environment or `docker inspect`, and answers with AgentEvent
+// objects, one a line, on its standard output. When its standard input ends
+// before its work does, its caller is gone: it undoes what it began and exits.
+
+// Verbs of `pgoverlay agent VERB`.
+const (
+	// AgentProbe asks a source server what a seed of it would be. ProbeRequest.
+	AgentProbe = "probe"
+	// AgentBaseBackup copies a source into a staging volume. BaseBackupRequest.
+	AgentBaseBackup = "basebackup"
+	// AgentSettle settles a staging volume. SettleRequest.
+	AgentSettle = "settle"
+	// AgentReady waits until the server of this container answers a query. It takes
+	// flags, --user, --database and --timeout, and no request.
+	AgentReady = "ready"
+	// AgentDial joins its standard input and output to the server's unix socket.
+	AgentDial = "dial"
+)
+
+// Source is a Postgres server that a seed is made of.
+type Source struct {
+	// URL is a libpq connection URL without a password.
+	URL string `json:"url"`
+	// Password is empty where the source trusts the user.
+	Password string `json:"password,omitempty"`
+}
+
+// ProbeRequest is the request of AgentProbe.
+type ProbeRequest struct {
+	Source Source `json:"source"`
+}
+
+// Probe is the answer to AgentProbe: everything that decides whether and how the
+// source can be copied. The probe also opens, and closes, a replication connection.
+type Probe struct {
+	Major            int          `json:"major"`
+	ServerVersion    string       `json:"serverVersion"`
+	SystemIdentifier string       `json:"systemIdentifier"`
+	Host             string       `json:"host"`
+	Port             int          `json:"port"`
+	User             string       `json:"user"`
+	Database         string       `json:"database"`
+	Superuser        string       `json:"superuser"`
+	InRecovery       bool         `json:"inRecovery"`
+	Time             time.Time    `json:"time"`
+	Tablespaces      []Tablespace `json:"tablespaces,omitempty"`
+	// Bytes is the sum of the databases' sizes, 0 where the user may not ask.
+	Bytes int64 `json:"bytes"`
+	// Settings are the source's values of settings that the manifest records, as far
+	// as the user may read them: the preload libraries, archive_mode, ….
+	Settings map[string]string `json:"settings,omitempty"`
+}
+
+// Tablespace is one tablespace outside the data directory.
+type Tablespace struct {
+	OID      uint32 `json:"oid"`
+	Name     string `json:"name"`
+	Location string `json:"location"`
+}
+
+// BaseBackupRequest is the request of AgentBaseBackup.
+type BaseBackupRequest struct {
+	Source Source `json:"source"`
+	// Stage is where the staging volume is mounted.
+	Stage string `json:"stage"`
+	// DataDir is PGDATA below the seed's root, as in Manifest.DataDir.
+	DataDir     string       `json:"dataDir"`
+	Major       int          `json:"major"`
+	Tablespaces []Tablespace `json:"tablespaces,omitempty"`
+}
+
+// SettleRequest is the request of AgentSettle.
+type SettleRequest struct {
+	Stage   string `json:"stage"`
+	DataDir string `json:"dataDir"`
+	// Manifest carries what the caller knows: Image, ImageID, MountPath, User,
+	// Database, Superuser, Source, SourceTime. The agent fills in the rest.
+	Manifest Manifest `json:"manifest"`
+	// Settings are those of the Probe, for Manifest.PreloadLibraries.
+	Settings map[string]string `json:"settings,omitempty"`
+}
+
+// Stages of an AgentEvent, in order.
+const (
+	StageProbe      = "probe"
+	StageBaseBackup = "base backup"
+	StageRecover    = "recover"
+	StageNeutralise = "neutralise"
+	StageFreeze     = "freeze"
+	StageCheckpoint = "checkpoint"
+	StageSync       = "sync"
+)
+
+// AgentEvent is one line of the agent's output. At most one of Error, Probe,
+// BaseBackup and Manifest is set, and only in the last line.
+type AgentEvent struct {
+	Stage string `json:"stage,omitempty"`
+	// Done and Total measure the stage, in bytes; Total is 0 where it is unknown.
+	Done  int64 `json:"done,omitempty"`
+	Total int64 `json:"total,omitempty"`
+	// Message is one line for a person.
+	Message string `json:"message,omitempty"`
+
+	Error      *AgentError       `json:"error,omitempty"`
+	Probe      *Probe            `json:"probe,omitempty"`
+	BaseBackup *BaseBackupResult `json:"baseBackup,omitempty"`
+	Manifest   *Manifest         `json:"manifest,omitempty"`
+}
+
+// BaseBackupResult is the answer to AgentBaseBackup.
+type BaseBackupResult struct {
+	// StartLSN is where the backup started.
+	StartLSN string `json:"startLsn"`
+	Bytes    int64  `json:"bytes"`
+}
+
+// AgentError is a failure that a person can act on.
+type AgentError struct {
+	Message string `json:"message"`
+	// Hint says what to do next.
+	Hint string `json:"hint,omitempty"`
+	// Code is one of the AgentErr* constants where a caller may want to branch on it.
+	Code string `json:"code,omitempty"`
+	// Log holds the last lines of the server or tool that failed.
+	Log []string `json:"log,omitempty"`
+}
+
+// Error makes an AgentError an error.
+func (e *AgentError) Error() string { return e.Message }
+
+// Codes of an AgentError.
+const (
+	AgentErrUnreachable   = "unreachable"
+	AgentErrPassword      = "password"
+	AgentErrNoReplication = "no-replication"
+	AgentErrPrivilege     = "privilege"
+	AgentErrMajor         = "major"
+	AgentErrNoServer      = "no-server"
+	AgentErrInterrupted   = "interrupted"
+	AgentErrFailed        = "failed"
+)

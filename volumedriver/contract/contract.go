@@ -1,0 +1,176 @@
+// Package contract is what the Docker CLI plugin and the volume plugin must
+// agree on, and nothing else: the driver's name, the options of
+// `docker volume create`, the shape of a volume's Status, and the manifest of a
+// sealed seed. It holds types and constants, so that neither side imports the
+// other.
+package contract
+
+import (
+	"regexp"
+	"time"
+)
+
+// DriverName is the plugin's name, and the `driver:` of a Compose volume.
+// Docker itself reports it as "pgoverlay:latest"; always write it without the
+// tag, because Compose hashes the string.
+const DriverName = "pgoverlay"
+
+// DriverNameInEngine is the name under which the Engine lists the driver and
+// which the volume filter `driver=` demands.
+const DriverNameInEngine = DriverName + ":latest"
+
+// Options of `docker volume create -d pgoverlay -o KEY=VALUE`.
+const (
+	// OptSeed makes a branch of a seed: NAME (newest generation) or NAME@GEN.
+	OptSeed = "seed"
+	// OptBranch makes a branch of a branch.
+	OptBranch = "branch"
+	// OptCow is the cow mode asked for: one of the Cow* requests.
+	OptCow = "cow"
+	// OptTTL is a Go duration ("24h") after which the branch may be reaped.
+	OptTTL = "ttl"
+	// OptStaging makes a staging volume for the seed of that name.
+	OptStaging = "staging"
+	// OptGeneration, beside OptStaging, says what must hold for the seed's name:
+	// GenerationFirst or GenerationNext.
+	OptGeneration = "generation"
+	// OptOp makes a ticket: one of the Op* operations.
+	OptOp = "op"
+	// OptVolume names the volume that a ticket is about.
+	OptVolume = "volume"
+)
+
+// Values of OptGeneration.
+const (
+	// GenerationFirst refuses a seed name that is in use. It is the default.
+	GenerationFirst = "first"
+	// GenerationNext adds a generation to a seed that may exist.
+	GenerationNext = "next"
+)
+
+// Operations of a ticket: a volume that is created with a fresh name only to
+// have something done, inspected for the answer in its Status, and removed. The
+// plugin never lists it.
+const (
+	// OpStatus answers with the plugin's own Plugin status.
+	OpStatus = "status"
+	// OpSeal turns the staging volume OptVolume into a seed generation.
+	OpSeal = "seal"
+	// OpReset puts the unmounted branch OptVolume back to its seed.
+	OpReset = "reset"
+)
+
+// Values of OptCow.
+const (
+	// CowAuto picks the best mode that the host and the image can run.
+	CowAuto = "auto"
+	// CowFile asks for lazyrw: nothing is copied on read, a file on first write.
+	CowFile = "file"
+	// CowOff asks for no shim: overlayfs copies a file when Postgres opens it.
+	CowOff = "off"
+)
+
+// Cow modes as a Status reports them.
+const (
+	ModeLazyRW = "lazyrw"
+	ModeBlock  = "block"
+	ModeEager  = "eager"
+)
+
+// Copy-up modes of the data file system, as a Status reports them.
+const (
+	CopyUpCopy  = "copy"
+	CopyUpClone = "clone"
+)
+
+// Kinds of volume.
+const (
+	KindSeed    = "seed"
+	KindBranch  = "branch"
+	KindStaging = "staging"
+	KindTicket  = "ticket"
+)
+
+// Paths inside a volume.
+const (
+	// RuntimeDir is the folder at the root of every branch and staging volume that
+	// holds the shim and the agent.
+	RuntimeDir = ".pgoverlay"
+	// ShimFile is the shim, below RuntimeDir.
+	ShimFile = "lazyrw.so"
+	// AgentFile is the agent, below RuntimeDir.
+	AgentFile = "agent"
+	// StagingRoot is the folder of a staging volume that becomes the seed's root.
+	StagingRoot = "root"
+	// StagingManifest is the file of a staging volume that the agent writes last;
+	// seal refuses a staging volume without it.
+	StagingManifest = "manifest.json"
+)
+
+// EnvStoreID pins the plugin to one data root: when it is set and the data root
+// carries another id, or none, the plugin exits before it listens. Docker then
+// reports the plugin as disabled and keeps every volume's labels and references,
+// which an error from Get would make it drop.
+const EnvStoreID = "PGOVERLAY_STORE_ID"
+
+// NamePattern is the rule for the names of seeds and branches. Docker does not
+// check names for a plugin's volumes, so the plugin does.
+const NamePattern = `^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`
+
+var nameRE = regexp.MustCompile(NamePattern)
+
+// ValidName reports whether name follows NamePattern.
+func ValidName(name string) bool { return nameRE.MatchString(name) }
+
+// Status is the Status map of a volume, and the keys of our verbs' JSON output.
+type Status struct {
+	// Kind is one of the Kind* constants.
+	Kind string `json:"kind"`
+	// Seed and Generation name the seed generation: itself for a seed, the parent
+	// for a branch, the target for a staging volume (generation 0).
+	Seed       string `json:"seed,omitempty"`
+	Generation int    `json:"generation,omitempty"`
+	// Parent is the branch that a branch was made from, if it was.
+	Parent string `json:"parent,omitempty"`
+	// CowMode is one of the Mode* constants; of a branch only.
+	CowMode string `json:"cowMode,omitempty"`
+	// CowReason says why a branch that may be lazy is not.
+	CowReason string `json:"cowReason,omitempty"`
+	// CopyUpMode is one of the CopyUp* constants.
+	CopyUpMode string `json:"copyUpMode,omitempty"`
+	// OwnedBytes is what the volume has allocated on disk and shares with nobody:
+	// the upper of a branch, the whole tree of a seed. Never apparent size.
+	OwnedBytes int64 `json:"ownedBytes"`
+	// Mounted says whether any container holds the volume.
+	Mounted bool `json:"mounted"`
+	// ExpiresAt is when the branch may be reaped.
+	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+	// LastError is the last error that the plugin met with this volume.
+	LastError string `json:"lastError,omitempty"`
+	// Branches are the names of the branches that stand on this seed generation, or
+	// on this branch.
+	Branches []string `json:"branches,omitempty"`
+	// Manifest is that of the seed generation.
+	Manifest *Manifest `json:"manifest,omitempty"`
+	// Plugin is the answer to OpStatus.
+	Plugin *PluginStatus `json:"plugin,omitempty"`
+	// SealedAs is the answer to OpSeal: NAME@GEN.
+	SealedAs string `json:"sealedAs,omitempty"`
+}
+
+// PluginStatus is what the plugin says of itself.
+type PluginStatus struct {
+	Version string `json:"version"`
+	// Runtime identifies the shim and agent that new mounts carry.
+	Runtime string `json:"runtime"`
+	StoreID string `json:"storeId"`
+	// FileSystem is the type of the data root's file system: "ext4", "xfs", …
+	FileSystem string `json:"fileSystem"`
+	CopyUpMode string `json:"copyUpMode,omitempty"`
+	Kernel     string `json:"kernel"`
+	// TotalBytes and FreeBytes are of the data root's file system.
+	TotalBytes int64 `json:"totalBytes"`
+	FreeBytes  int64 `json:"freeBytes"`
+	Seeds      int   `json:"seeds"`
+	Branches   int   `json:"branches"`
+}
