@@ -55,6 +55,7 @@ is_installed() {
 # machine's apt is configured with. It needs package lists: only the
 # downloaded Release file tells Debian's archive from another vendor's.
 debian_archives() {
+	# shellcheck disable=SC2016 # the placeholders are apt's
 	apt-get indextargets --format '$(REPO_URI) $(CODENAME) $(ORIGIN) $(COMPONENT)' \
 		'Created-By: Packages' | awk '$3 == "Debian" && $4 == "main" { print $1, $2 }' | sort -u
 }
