@@ -1,0 +1,156 @@
+#include "server.h"
+#include "shared.h"
+#include "upgrade.h"
+#include "wrap.h"
+
+/* In every wrapper a refused first write is the wrapper's own failure, and nothing has been written. */
+
+static lz_ssize lz_write(int fd, const void *buf, size_t n)
+{
+	long rc = lz_before_write(fd, LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_sys_write(fd, buf, n);
+	return lz_return(rc);
+}
+
+static lz_ssize lz_writev(int fd, const void *iov, int count)
+{
+	long rc = lz_before_write(fd, LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_syscall(__NR_writev, fd, (long)iov, count, 0, 0, 0);
+	return lz_return(rc);
+}
+
+static lz_ssize lz_pwrite(int fd, const void *buf, size_t n, lz_off off)
+{
+	long rc = lz_before_write(fd, LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_syscall(__NR_pwrite64, fd, (long)buf, (long)n, off, 0, 0);
+	return lz_return(rc);
+}
+
+/* The offset goes in two halves (fs/read_write.c, pos_from_hilo); on 64 bits the low half is all of it. */
+static lz_ssize lz_pwritev(int fd, const void *iov, int count, lz_off off)
+{
+	long rc = lz_before_write(fd, LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_syscall(__NR_pwritev, fd, (long)iov, count, off, 0, 0);
+	return lz_return(rc);
+}
+
+static lz_ssize lz_pwritev2(int fd, const void *iov, int count, lz_off off, int flags)
+{
+	long rc = lz_before_write(fd, LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_syscall(__NR_pwritev2, fd, (long)iov, count, off, 0, flags);
+	return lz_return(rc);
+}
+
+static int lz_ftruncate(int fd, lz_off size)
+{
+	long rc = lz_before_write(fd, size == 0 ? LZ_EMPTY : LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_syscall(__NR_ftruncate, fd, size, 0, 0, 0, 0);
+	return (int)lz_return(rc);
+}
+
+/*
+ * truncate(2) by path copies the file up with its data, also to size 0 (fs/overlayfs/inode.c, ovl_setattr: ATTR_SIZE takes
+ * ovl_copy_up_with_data); an O_TRUNC open does not. Postgres empties every segment in this way before it unlinks it
+ * (storage/smgr/md.c, do_truncate).
+ */
+static long empty_by_path(const char *path)
+{
+	long fd = lz_sys_openat(AT_FDCWD, path, O_WRONLY | O_TRUNC | O_CLOEXEC, 0);
+
+	if (fd < 0)
+		return fd;
+	(void)lz_sys_close((int)fd); /* nothing was written through it */
+	lz_count(&lz_shared->emptied);
+	return 0;
+}
+
+static int lz_truncate(const char *path, lz_off size)
+{
+	if (size == 0 && path && (lz_in_server() & LZ_SERVER_LAZY) && lz_is_data_path(path)) {
+		long rc = empty_by_path(path);
+
+		/* truncate needs no descriptor: where there is none left, what it does without one is still right. */
+		if (rc != -EMFILE && rc != -ENFILE)
+			return (int)lz_return(rc);
+	}
+	return (int)lz_return(lz_syscall(__NR_truncate, (long)path, size, 0, 0, 0, 0));
+}
+
+/*
+ * Returns the error number and leaves errno alone. A file system that cannot (EOPNOTSUPP) is reported as such, as musl does:
+ * Postgres then writes zeros itself (storage/file/fd.c, FileFallocate), which glibc's way of touching each block would not improve on.
+ */
+static int lz_posix_fallocate(int fd, lz_off off, lz_off len)
+{
+	long rc = lz_before_write(fd, LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_syscall(__NR_fallocate, fd, 0, off, len, 0, 0);
+	return (int)-rc;
+}
+
+static int lz_fallocate(int fd, int mode, lz_off off, lz_off len)
+{
+	long rc = lz_before_write(fd, LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_syscall(__NR_fallocate, fd, mode, off, len, 0, 0);
+	return (int)lz_return(rc);
+}
+
+static lz_ssize lz_copy_file_range(int in, lz_off *in_off, int out, lz_off *out_off, size_t n, unsigned flags)
+{
+	long rc = lz_before_write(out, LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_syscall(__NR_copy_file_range, in, (long)in_off, out, (long)out_off, (long)n, flags);
+	return lz_return(rc);
+}
+
+static lz_ssize lz_sendfile(int out, int in, lz_off *off, size_t n)
+{
+	long rc = lz_before_write(out, LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_syscall(__NR_sendfile, out, in, (long)off, (long)n, 0, 0);
+	return lz_return(rc);
+}
+
+static lz_ssize lz_splice(int in, lz_off *in_off, int out, lz_off *out_off, size_t n, unsigned flags)
+{
+	long rc = lz_before_write(out, LZ_WRITE);
+
+	if (rc == 0)
+		rc = lz_syscall(__NR_splice, in, (long)in_off, out, (long)out_off, (long)n, flags);
+	return lz_return(rc);
+}
+
+/*
+ * A shared mapping may be written through, now or after an mprotect, and one that was made before the copy-up would show
+ * the lower file for ever: both kinds need the file that is ours.
+ */
+static void *lz_mmap(void *addr, size_t len, int prot, int flags, int fd, lz_off off)
+{
+	long rc = 0;
+
+	if (!(flags & MAP_ANONYMOUS) && (flags & MAP_TYPE) != MAP_PRIVATE)
+		rc = lz_before_write(fd, LZ_WRITE);
+	if (rc == 0)
+		rc = lz_sys_mmap(addr, len, prot, flags, fd, off);
+	return (void *)lz_return(rc);
+}
+
+#define WRAP_WRITE LZ_EXPORT
+#include "wrapped.def"
