@@ -95,6 +95,8 @@ const (
 	StageFreeze     = "freeze"
 	StageCheckpoint = "checkpoint"
 	StageSync       = "sync"
+	// StageReady is the one event of AgentReady that is no error.
+	StageReady = "ready"
 )
 
 // AgentEvent is one line of the agent's output. At most one of Error, Probe,

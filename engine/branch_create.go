@@ -1,0 +1,250 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strconv"
+	"time"
+
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/mount"
+	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/api/types/volume"
+	"github.com/docker/go-connections/nat"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// CreateOptions say what a branch is made of.
+type CreateOptions struct {
+	Name string
+	// From is the seed, NAME or NAME@GEN.
+	From string
+	// Cow is one of the contract.Cow* requests; empty is auto.
+	Cow string
+	// TTL is how long the branch is wanted; 0 is for ever.
+	TTL time.Duration
+	// Publish is where 5432 is published.
+	Publish Publish
+	// Network is a network to join besides the default one, on which the branch's
+	// name is its address; empty joins none.
+	Network string
+	// Timeout bounds the wait for the first query.
+	Timeout time.Duration
+	// Progress is told of a pull. It may be nil.
+	Progress ProgressFunc
+}
+
+// Split says where the time of a create went.
+type Split struct {
+	Volume    time.Duration `json:"volume"`
+	Container time.Duration `json:"container"`
+	Start     time.Duration `json:"start"`
+	Ready     time.Duration `json:"ready"`
+}
+
+// Create makes a branch and a container that runs it, and returns when Postgres
+// has answered a query. It leaves nothing behind unless it succeeds.
+//
+// It fails with KindConflict where the name is in use, and KindNotFound for an
+// unknown seed.
+func (e *Engine) Create(ctx context.Context, opts CreateOptions) (Branch, Split, error) {
+	var split Split
+	if opts.Progress == nil {
+		opts.Progress = func(Progress) {}
+	}
+	if err := checkName("branch", opts.Name); err != nil {
+		return Branch{}, split, err
+	}
+	if _, _, err := ParseSeedRef(opts.From); err != nil {
+		return Branch{}, split, err
+	}
+	clock := time.Now()
+	status, undo, err := e.createVolume(ctx, opts)
+	if err != nil {
+		return Branch{}, split, err
+	}
+	split.Volume = lap(&clock)
+	id, err := e.createRunning(ctx, opts, status, &split, &clock)
+	if err == nil {
+		err = e.waitReady(ctx, opts.Name, id, status.Manifest, opts.Timeout)
+		split.Ready = lap(&clock)
+	}
+	if err != nil {
+		if id != "" {
+			e.dropContainer(ctx, id)
+		}
+		undo()
+		return Branch{}, split, err
+	}
+	branch, err := e.Branch(ctx, opts.Name)
+	return branch, split, err
+}
+
+func lap(clock *time.Time) time.Duration {
+	now := time.Now()
+	d := now.Sub(*clock)
+	*clock = now
+	return d
+}
+
+// createVolume makes the branch's volume. undo removes it again, and only the
+// one that this call made: the Engine answers a create of an existing volume with
+// that volume and drops the options without a word (moby
+// volume/service/store.go, VolumeStore.create), so a label tells them apart.
+func (e *Engine) createVolume(ctx context.Context, opts CreateOptions) (s contract.Status, undo func(), err error) {
+	mark := nonce()
+	undo = func() {
+		ctx, cancel := cleanup(ctx)
+		defer cancel()
+		if v, err := e.api.VolumeInspect(ctx, opts.Name); err == nil && v.Labels[labelCreation] == mark {
+			_ = e.api.VolumeRemove(ctx, opts.Name, true)
+		}
+	}
+	driverOpts := map[string]string{contract.OptSeed: opts.From}
+	if opts.Cow != "" {
+		driverOpts[contract.OptCow] = opts.Cow
+	}
+	if opts.TTL != 0 {
+		driverOpts[contract.OptTTL] = opts.TTL.String()
+	}
+	v, err := e.api.VolumeCreate(ctx, volume.CreateOptions{
+		Name: opts.Name, Driver: contract.DriverName, DriverOpts: driverOpts,
+		Labels: map[string]string{labelCreation: mark},
+	})
+	if err != nil {
+		undo()
+		return s, nil, translate(err, branchObject(opts.Name))
+	}
+	if v.Labels[labelCreation] != mark {
+		return s, nil, &Error{
+			Kind: KindConflict, Object: branchObject(opts.Name), Cause: "exists already",
+			Hint: fmt.Sprintf("use it, choose another name, or remove it with `docker pgbranch rm %s`", opts.Name),
+		}
+	}
+	_, s, err = e.inspect(ctx, opts.Name, branchObject(opts.Name))
+	if err == nil && s.Manifest == nil {
+		err = &Error{Object: branchObject(opts.Name), Cause: "the volume plugin gave no manifest of its seed"}
+	}
+	if err != nil {
+		undo()
+		return s, nil, err
+	}
+	return s, undo, nil
+}
+
+// createRunning creates and starts the branch's container, with another port
+// where the first is taken. It gives the id of a container that exists, also with
+// an error.
+func (e *Engine) createRunning(ctx context.Context, opts CreateOptions, status contract.Status, split *Split, clock *time.Time) (string, error) {
+	img, err := e.branchImage(ctx, *status.Manifest, opts.Progress)
+	if err != nil {
+		return "", err
+	}
+	ports, err := e.ports(ctx, opts.Name, opts.Publish)
+	if err != nil {
+		return "", err
+	}
+	for i, port := range ports {
+		id, err := e.createContainer(ctx, opts, status, img, port)
+		if err != nil {
+			return "", err
+		}
+		split.Container += lap(clock)
+		err = e.api.ContainerStart(ctx, id, container.StartOptions{})
+		split.Start += lap(clock)
+		if err == nil {
+			return id, nil
+		}
+		if !portClash(err) || opts.Publish.Port != 0 || i == len(ports)-1 {
+			return id, startError(err, opts.Name, port)
+		}
+		e.dropContainer(ctx, id)
+	}
+	return "", &Error{Object: branchObject(opts.Name), Cause: "no free port was found",
+		Hint: "name one with --publish"}
+}
+
+func startError(err error, name string, port int) error {
+	if portClash(err) {
+		return &Error{Kind: KindConflict, Object: branchObject(name), Cause: fmt.Sprintf("port %d is in use", port),
+			Hint: "name another with --publish, or leave it out to get a free one"}
+	}
+	return translate(err, branchObject(name))
+}
+
+// branchImage gives the image that settled the seed, by its id where a tag has
+// moved on: another build may sort text in another order.
+func (e *Engine) branchImage(ctx context.Context, m contract.Manifest, progress ProgressFunc) (pgImage, error) {
+	img, err := e.ensureImage(ctx, m.Image, progress)
+	if err != nil || m.ImageID == "" || img.ID == m.ImageID {
+		return img, err
+	}
+	found, err := e.api.ImageInspect(ctx, m.ImageID)
+	if isNotFound(err) {
+		return img, nil
+	}
+	if err != nil {
+		return img, translate(err, fmt.Sprintf("image %q", m.ImageID))
+	}
+	return describeImage(m.ImageID, found), nil
+}
+
+func (e *Engine) createContainer(ctx context.Context, opts CreateOptions, status contract.Status, img pgImage, port int) (string, error) {
+	m := status.Manifest
+	config := &container.Config{
+		Image: img.Ref,
+		// The seed's owner: the stock entrypoint then has nothing to chown, and no
+		// process of the container is ever root.
+		User:         fmt.Sprintf("%d:%d", m.UID, m.GID),
+		Env:          branchEnv(*m, status.CowMode, img.Preload),
+		ExposedPorts: nat.PortSet{postgresPort: {}},
+		Labels:       map[string]string{LabelBranch: opts.Name, labelPort: strconv.Itoa(port)},
+	}
+	host := &container.HostConfig{
+		Mounts: []mount.Mount{{
+			Type: mount.TypeVolume, Source: opts.Name, Target: m.MountPath,
+			// Or the Engine mounts the volume once more at create, to look whether it is
+			// empty (moby daemon/create_unix.go).
+			VolumeOptions: &mount.VolumeOptions{NoCopy: true},
+		}},
+		PortBindings: nat.PortMap{postgresPort: {{HostIP: opts.Publish.hostIP(), HostPort: strconv.Itoa(port)}}},
+	}
+	var networks *network.NetworkingConfig
+	if opts.Network != "" {
+		host.NetworkMode = container.NetworkMode(opts.Network)
+		networks = &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{
+			opts.Network: {Aliases: []string{opts.Name}},
+		}}
+	}
+	created, err := e.api.ContainerCreate(ctx, config, host, networks, nil, ContainerName(opts.Name))
+	if err != nil {
+		return "", translate(err, branchObject(opts.Name))
+	}
+	return created.ID, nil
+}
+
+// ContainerName gives the name of a branch's container.
+func ContainerName(branch string) string { return "pgbranch-" + branch }
+
+// branchEnv points the server at the branch's PGDATA, whatever the image's
+// default, and preloads the shim before what the image preloads itself.
+func branchEnv(m contract.Manifest, mode, preload string) []string {
+	env := []string{"PGDATA=" + path.Join(m.MountPath, m.DataDir)}
+	if mode != contract.ModeLazyRW {
+		return env
+	}
+	shim := path.Join(m.MountPath, contract.RuntimeDir, contract.ShimFile)
+	if preload != "" {
+		shim += ":" + preload
+	}
+	return append(env, "LD_PRELOAD="+shim)
+}
+
+// dropContainer removes a container of ours for good.
+func (e *Engine) dropContainer(ctx context.Context, id string) {
+	ctx, cancel := cleanup(ctx)
+	defer cancel()
+	_ = e.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+}

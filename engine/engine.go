@@ -1,0 +1,140 @@
+// Package engine does what the verbs of `docker pgbranch` promise, over nothing
+// but the Docker Engine API: no private socket and no file of the Engine's host,
+// so that it works over any Docker context.
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/docker/docker/api/types"
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/api/types/system"
+	"github.com/docker/docker/api/types/volume"
+	"github.com/docker/docker/client"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// API is the part of the Engine API that this package uses. *client.Client
+// implements it; tests put a fake in its place.
+type API interface {
+	DaemonHost() string
+	Info(ctx context.Context) (system.Info, error)
+
+	PluginInspectWithRaw(ctx context.Context, name string) (*types.Plugin, []byte, error)
+	PluginCreate(ctx context.Context, createContext io.Reader, options types.PluginCreateOptions) error
+	PluginEnable(ctx context.Context, name string, options types.PluginEnableOptions) error
+	PluginDisable(ctx context.Context, name string, options types.PluginDisableOptions) error
+	PluginSet(ctx context.Context, name string, args []string) error
+	PluginRemove(ctx context.Context, name string, options types.PluginRemoveOptions) error
+
+	VolumeCreate(ctx context.Context, options volume.CreateOptions) (volume.Volume, error)
+	VolumeInspect(ctx context.Context, volumeID string) (volume.Volume, error)
+	VolumeList(ctx context.Context, options volume.ListOptions) (volume.ListResponse, error)
+	VolumeRemove(ctx context.Context, volumeID string, force bool) error
+
+	ContainerAttach(ctx context.Context, name string, options container.AttachOptions) (types.HijackedResponse, error)
+	ContainerCreate(ctx context.Context, config *container.Config, hostConfig *container.HostConfig, networkingConfig *network.NetworkingConfig, platform *ocispec.Platform, name string) (container.CreateResponse, error)
+	ContainerExecAttach(ctx context.Context, execID string, options container.ExecAttachOptions) (types.HijackedResponse, error)
+	ContainerExecCreate(ctx context.Context, name string, options container.ExecOptions) (container.ExecCreateResponse, error)
+	ContainerInspect(ctx context.Context, name string) (container.InspectResponse, error)
+	ContainerList(ctx context.Context, options container.ListOptions) ([]container.Summary, error)
+	ContainerLogs(ctx context.Context, name string, options container.LogsOptions) (io.ReadCloser, error)
+	ContainerRemove(ctx context.Context, name string, options container.RemoveOptions) error
+	ContainerStart(ctx context.Context, name string, options container.StartOptions) error
+	ContainerStop(ctx context.Context, name string, options container.StopOptions) error
+	ContainerWait(ctx context.Context, name string, condition container.WaitCondition) (<-chan container.WaitResponse, <-chan error)
+
+	ImageImport(ctx context.Context, source image.ImportSource, ref string, options image.ImportOptions) (io.ReadCloser, error)
+	ImageInspect(ctx context.Context, image string, options ...client.ImageInspectOption) (image.InspectResponse, error)
+	ImagePull(ctx context.Context, ref string, options image.PullOptions) (io.ReadCloser, error)
+}
+
+// Engine runs the verbs against one Docker engine. Its methods may be called
+// concurrently.
+type Engine struct {
+	api API
+	// version is the CLI's, which the volume plugin's must equal.
+	version string
+	// registryAuth gives the encoded credentials for an image's registry.
+	registryAuth func(ref string) (string, error)
+}
+
+// New makes an Engine over an API connection. registryAuth gives the value of
+// the X-Registry-Auth header for an image reference, "" for none.
+func New(api API, version string, registryAuth func(ref string) (string, error)) *Engine {
+	return &Engine{api: api, version: version, registryAuth: registryAuth}
+}
+
+// Labels of what this package creates. They are for finding it again; the truth
+// about a branch is in its volume's Status.
+const (
+	// LabelBranch, on a container, names the branch that it runs.
+	LabelBranch = "io.github.pgbranch.branch"
+	// LabelHelper, on a container, names the seed that it helps to make.
+	LabelHelper = "io.github.pgbranch.helper"
+	// labelCreation, on a volume, is a random word by which a caller knows whether
+	// VolumeCreate made the volume or found it: the Engine answers both alike.
+	labelCreation = "io.github.pgbranch.creation"
+)
+
+// cleanupTimeout bounds the undoing of a verb that failed or was interrupted.
+const cleanupTimeout = 30 * time.Second
+
+// cleanup gives a context for undoing: it outlives the cancellation of ctx,
+// which is often the very reason for undoing.
+func cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+}
+
+// inspect gives a volume and its Status. A volume of another driver is reported
+// as not found.
+func (e *Engine) inspect(ctx context.Context, name, object string) (volume.Volume, contract.Status, error) {
+	v, err := e.api.VolumeInspect(ctx, name)
+	if err != nil {
+		return v, contract.Status{}, translate(err, object)
+	}
+	if v.Driver != contract.DriverNameInEngine {
+		return v, contract.Status{}, &Error{
+			Kind: KindNotFound, Object: object,
+			Cause: fmt.Sprintf("does not exist (a volume of that name belongs to the driver %q)", v.Driver),
+		}
+	}
+	status, err := decodeStatus(v)
+	if err != nil {
+		return v, status, &Error{Object: object, Cause: "the volume plugin's status cannot be read", Err: err}
+	}
+	return v, status, nil
+}
+
+func decodeStatus(v volume.Volume) (contract.Status, error) {
+	var status contract.Status
+	raw, err := json.Marshal(v.Status)
+	if err != nil {
+		return status, err
+	}
+	return status, json.Unmarshal(raw, &status)
+}
+
+// requirePlugin tells a missing or disabled volume plugin from an engine that
+// merely has no volumes: a volume list leaves out, without a word, what belongs
+// to a driver that does not run.
+func (e *Engine) requirePlugin(ctx context.Context) error {
+	p, _, err := e.api.PluginInspectWithRaw(ctx, contract.DriverName)
+	switch {
+	case isNotFound(err):
+		return pluginMissing()
+	case err != nil:
+		return translate(err, "volume plugin pgoverlay")
+	case !p.Enabled:
+		return pluginDisabled(nil)
+	}
+	return nil
+}

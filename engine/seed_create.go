@@ -1,0 +1,184 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/docker/docker/api/types/volume"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// SeedCreateOptions say what a seed is made of.
+type SeedCreateOptions struct {
+	Name   string
+	Source contract.Source
+	// Network is the Docker network from which the source can be reached; empty is
+	// the default bridge, or the host's network for a source on localhost.
+	Network string
+	// Image settles the seed and runs its branches; empty is postgres:MAJOR of the
+	// source.
+	Image string
+	// Next adds a generation to a seed that exists.
+	Next bool
+	// Progress is told about each stage. It may be nil.
+	Progress ProgressFunc
+}
+
+// CreateSeed copies a running server, settles the copy and seals it. It leaves
+// nothing behind unless it succeeds, also when ctx is cancelled.
+//
+// It fails with KindConflict for a name in use, KindSource for a source that
+// cannot be copied, KindInvalid for an image of another major.
+func (e *Engine) CreateSeed(ctx context.Context, opts SeedCreateOptions) (Seed, error) {
+	if opts.Progress == nil {
+		opts.Progress = func(Progress) {}
+	}
+	if err := checkName("seed", opts.Name); err != nil {
+		return Seed{}, err
+	}
+	if opts.Network == "" && loopback(opts.Source) {
+		opts.Network = "host"
+	}
+	stage, err := e.createStaging(ctx, opts)
+	if err != nil {
+		return Seed{}, err
+	}
+	defer e.removeStaging(ctx, stage)
+
+	probe, img, err := e.probe(ctx, opts)
+	if err != nil {
+		return Seed{}, err
+	}
+	backup, err := e.baseBackup(ctx, opts, stage, img, probe)
+	if err != nil {
+		return Seed{}, err
+	}
+	if err := e.settle(ctx, opts, stage, img, probe, backup); err != nil {
+		return Seed{}, err
+	}
+	return e.seal(ctx, opts, stage)
+}
+
+func (e *Engine) createStaging(ctx context.Context, opts SeedCreateOptions) (string, error) {
+	generation := contract.GenerationFirst
+	if opts.Next {
+		generation = contract.GenerationNext
+	}
+	name := "pgbranch-staging-" + nonce()
+	_, err := e.api.VolumeCreate(ctx, volume.CreateOptions{
+		Name: name, Driver: contract.DriverName,
+		DriverOpts: map[string]string{contract.OptStaging: opts.Name, contract.OptGeneration: generation},
+		Labels:     map[string]string{LabelHelper: opts.Name},
+	})
+	if err != nil {
+		// The engine may have made the volume and only the answer was lost.
+		e.removeStaging(ctx, name)
+		return "", translate(err, seedObject(opts.Name))
+	}
+	return name, nil
+}
+
+// removeStaging drops what is left of a staging volume. After a seal only the
+// Engine's own record of it is.
+func (e *Engine) removeStaging(ctx context.Context, name string) {
+	ctx, cancel := cleanup(ctx)
+	defer cancel()
+	_ = e.api.VolumeRemove(ctx, name, true)
+}
+
+// probe asks the source what it is, and finds the image for it.
+func (e *Engine) probe(ctx context.Context, opts SeedCreateOptions) (contract.Probe, pgImage, error) {
+	opts.Progress(Progress{Stage: contract.StageProbe, Message: opts.Source.URL})
+	agent, err := e.ensureAgentImage(ctx)
+	if err != nil {
+		return contract.Probe{}, pgImage{}, err
+	}
+	last, err := e.run(ctx, helper{
+		Seed: opts.Name, Image: agent, Agent: "/pgoverlay", Network: opts.Network,
+		Verb: contract.AgentProbe, Request: contract.ProbeRequest{Source: opts.Source},
+	}, opts.Progress)
+	if err != nil {
+		return contract.Probe{}, pgImage{}, err
+	}
+	if last.Probe == nil {
+		return contract.Probe{}, pgImage{}, &Error{Object: seedObject(opts.Name), Cause: "the source did not say what it is"}
+	}
+	probe := *last.Probe
+	ref := opts.Image
+	if ref == "" {
+		ref = fmt.Sprintf("postgres:%d", probe.Major)
+	}
+	img, err := e.ensureImage(ctx, ref, opts.Progress)
+	if err != nil {
+		return probe, img, err
+	}
+	if img.Major != 0 && img.Major != probe.Major {
+		return probe, img, &Error{
+			Kind: KindInvalid, Object: seedObject(opts.Name),
+			Cause: fmt.Sprintf("the source runs Postgres %d and the image %s has Postgres %d", probe.Major, ref, img.Major),
+			Hint:  fmt.Sprintf("leave out --image, or name one with Postgres %d", probe.Major),
+		}
+	}
+	if img.Major == 0 {
+		img.Major = probe.Major
+	}
+	return probe, img, nil
+}
+
+func (e *Engine) baseBackup(ctx context.Context, opts SeedCreateOptions, stage string, img pgImage, probe contract.Probe) (contract.BaseBackupResult, error) {
+	opts.Progress(Progress{Stage: contract.StageBaseBackup, Total: probe.Bytes})
+	last, err := e.run(ctx, helper{
+		Seed: opts.Name, Image: img.Ref, Agent: stagedAgent, Network: opts.Network, Stage: stage,
+		Verb: contract.AgentBaseBackup,
+		Request: contract.BaseBackupRequest{
+			Source: opts.Source, Stage: stagePath, DataDir: img.DataDir,
+			Major: probe.Major, Tablespaces: probe.Tablespaces,
+		},
+	}, opts.Progress)
+	if err != nil {
+		return contract.BaseBackupResult{}, err
+	}
+	if last.BaseBackup == nil {
+		return contract.BaseBackupResult{}, &Error{Object: seedObject(opts.Name), Cause: "the base backup ended without a result"}
+	}
+	return *last.BaseBackup, nil
+}
+
+// stagedAgent is the agent's path in a helper that has the staging volume.
+const stagedAgent = stagePath + "/" + contract.RuntimeDir + "/" + contract.AgentFile
+
+// settle runs with no network at all: the copy carries its source's intentions.
+func (e *Engine) settle(ctx context.Context, opts SeedCreateOptions, stage string, img pgImage, probe contract.Probe, backup contract.BaseBackupResult) error {
+	opts.Progress(Progress{Stage: contract.StageRecover})
+	_, err := e.run(ctx, helper{
+		Seed: opts.Name, Image: img.Ref, Agent: stagedAgent, Network: "none", Stage: stage,
+		Verb: contract.AgentSettle,
+		Request: contract.SettleRequest{
+			Stage: stagePath, DataDir: img.DataDir, Settings: probe.Settings,
+			Manifest: contract.Manifest{
+				Major: probe.Major, Image: img.Ref, ImageID: img.ID,
+				MountPath: img.MountPath, DataDir: img.DataDir,
+				Superuser: probe.Superuser, User: probe.User, Database: probe.Database,
+				Source: describe(probe), SourceLSN: backup.StartLSN, SourceTime: probe.Time,
+			},
+		},
+	}, opts.Progress)
+	return err
+}
+
+func (e *Engine) seal(ctx context.Context, opts SeedCreateOptions, stage string) (Seed, error) {
+	opts.Progress(Progress{Stage: StageSeal})
+	// An interrupt now comes too late: the plugin may have sealed already, and a
+	// seal is a rename. It is carried through, so that the answer is true.
+	ctx = context.WithoutCancel(ctx)
+	answer, err := e.ticket(ctx, contract.OpSeal, seedObject(opts.Name), map[string]string{contract.OptVolume: stage})
+	if err != nil {
+		return Seed{}, err
+	}
+	it, status, err := e.inspect(ctx, answer.SealedAs, seedObject(answer.SealedAs))
+	if err != nil {
+		return Seed{}, err
+	}
+	return seedOf(item{it, status}), nil
+}
