@@ -65,6 +65,7 @@ debian_archives() {
 # has names like "bookworm-security" only, and no sid.
 debian_mirror() {
 	local mirror
+	[[ -n $(debian_archives) ]] || apt_update
 	mirror=$(debian_archives | awk '$2 !~ /-/ { print $1; exit }')
 	[[ -n $mirror ]] || die "apt on this machine has no Debian mirror" \
 		"add one to /etc/apt/sources.list.d, run 'apt-get update', and try again"
