@@ -1,0 +1,268 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/volume"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+func create(f *fakeAPI, name string) (Branch, error) {
+	b, _, err := newEngine(f).Create(context.Background(), CreateOptions{Name: name, From: "shop", Timeout: time.Second})
+	return b, err
+}
+
+func TestCreateMakesAnUnprivilegedContainerWithTheShim(t *testing.T) {
+	f := newFake()
+	b, err := create(f, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.State != StateRunning || b.CowMode != contract.ModeLazyRW || b.Port < portFirst || b.Container != "pgbranch-x" {
+		t.Errorf("branch is %+v", b)
+	}
+	c := f.containers["pgbranch-x"]
+	if c.host.Privileged || len(c.host.CapAdd) > 0 || len(c.host.SecurityOpt) > 0 || c.config.Entrypoint != nil || c.config.User != "999:999" {
+		t.Errorf("container is not stock and unprivileged: %+v %+v", c.config, c.host)
+	}
+	if !slices.Contains(c.config.Env, "LD_PRELOAD=/var/lib/postgresql/data/.pgoverlay/lazyrw.so") ||
+		!slices.Contains(c.config.Env, "PGDATA=/var/lib/postgresql/data") {
+		t.Errorf("env is %q", c.config.Env)
+	}
+}
+
+func TestCreateKeepsTheImagesOwnPreload(t *testing.T) {
+	f := newFake()
+	f.images["postgres:17"] = image.InspectResponse{ID: "sha256:17", Config: imageConfig([]string{"LD_PRELOAD=/opt/jemalloc.so"})}
+	if _, err := create(f, "x"); err != nil {
+		t.Fatal(err)
+	}
+	want := "LD_PRELOAD=/var/lib/postgresql/data/.pgoverlay/lazyrw.so:/opt/jemalloc.so"
+	if env := f.containers["pgbranch-x"].config.Env; !slices.Contains(env, want) {
+		t.Errorf("env is %q, want %q in it", env, want)
+	}
+}
+
+// A tag that was pulled again since the seed was settled must not change the
+// image under a branch, as long as the old one is there.
+func TestCreateUsesTheImageThatSettledTheSeed(t *testing.T) {
+	f := newFake()
+	f.images["sha256:17"] = f.images["postgres:17"]
+	f.images["postgres:17"] = image.InspectResponse{ID: "sha256:newer", Config: imageConfig(nil)}
+	if _, err := create(f, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.containers["pgbranch-x"].config.Image; got != "sha256:17" {
+		t.Errorf("image is %q", got)
+	}
+}
+
+func TestCreateOfAnExistingBranchTouchesNothing(t *testing.T) {
+	f := newFake()
+	if _, err := create(f, "x"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := create(f, "x")
+	wantKind(t, err, KindConflict)
+	if f.volumes["x"] == nil || f.containers["pgbranch-x"] == nil {
+		t.Error("the refused create removed the branch that was there")
+	}
+}
+
+func TestCreateOfAnUnknownSeedShowsThePluginsWords(t *testing.T) {
+	f := newFake()
+	f.volumeCreate = func(volume.CreateOptions) error {
+		return errors.New(`Error response from daemon: create x: VolumeDriver.Create: branch "x": seed "shop" does not exist` + "\nhint: seeds here: none")
+	}
+	_, err := create(f, "x")
+	var ours *Error
+	if !errors.As(err, &ours) || !strings.Contains(ours.Cause, `seed "shop" does not exist`) || ours.Hint != "seeds here: none" {
+		t.Fatalf("error is %#v", err)
+	}
+}
+
+func TestCreateTriesAnotherPortWhereOneIsTaken(t *testing.T) {
+	f := newFake()
+	starts := 0
+	f.containerStart = func(string) error {
+		if starts++; starts == 1 {
+			return errors.New("driver failed programming external connectivity: Bind for 127.0.0.1:20000 failed: port is already allocated")
+		}
+		return nil
+	}
+	if _, err := create(f, "x"); err != nil {
+		t.Fatal(err)
+	}
+	if starts != 2 || len(f.containers) != 1 {
+		t.Errorf("%d starts, %d containers", starts, len(f.containers))
+	}
+}
+
+func TestCreateOnATakenPortThatWasAskedForFails(t *testing.T) {
+	f := newFake()
+	f.containerStart = func(string) error { return errors.New("port is already allocated") }
+	_, _, err := newEngine(f).Create(context.Background(), CreateOptions{Name: "x", From: "shop", Publish: Publish{Port: 5433}})
+	wantKind(t, err, KindConflict)
+	wantNothing(t, f)
+}
+
+func TestCreateThatNeverAnswersShowsTheLogAndLeavesNothing(t *testing.T) {
+	f := newFake()
+	f.agent = func(string, []byte) []contract.AgentEvent {
+		return []contract.AgentEvent{{Error: &contract.AgentError{Message: "no answer"}}}
+	}
+	_, err := create(f, "x")
+	var ours *Error
+	if !errors.As(err, &ours) || len(ours.Log) != 1 || !strings.Contains(ours.Log[0], "FATAL") {
+		t.Fatalf("error is %#v", err)
+	}
+	wantNothing(t, f)
+}
+
+func TestInterruptedCreateLeavesNothing(t *testing.T) {
+	for _, at := range []string{"volume", "start", "ready"} {
+		t.Run(at, func(t *testing.T) {
+			f := newFake()
+			ctx, interrupt := context.WithCancel(context.Background())
+			defer interrupt()
+			// The engine does the work, and the answer comes too late.
+			switch at {
+			case "volume":
+				f.volumeCreate = func(o volume.CreateOptions) error {
+					f.volumes[o.Name] = &volume.Volume{Name: o.Name, Driver: contract.DriverNameInEngine, Labels: o.Labels}
+					interrupt()
+					return ctx.Err()
+				}
+			case "start":
+				f.containerStart = func(string) error { interrupt(); return ctx.Err() }
+			case "ready":
+				f.agent = func(string, []byte) []contract.AgentEvent { interrupt(); return nil }
+			}
+			_, _, err := newEngine(f).Create(ctx, CreateOptions{Name: "x", From: "shop"})
+			if err == nil {
+				t.Fatal("an interrupted create succeeded")
+			}
+			wantNothing(t, f)
+		})
+	}
+}
+
+func wantNothing(t *testing.T, f *fakeAPI) {
+	t.Helper()
+	if len(f.volumes) > 0 || len(f.containers) > 0 {
+		t.Errorf("left behind: volumes %v, containers %v", f.volumes, f.containers)
+	}
+}
+
+func TestRemoveRefusesARunningBranch(t *testing.T) {
+	f := newFake()
+	if _, err := create(f, "x"); err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(f)
+	wantKind(t, e.Remove(context.Background(), "x", false), KindConflict)
+	if err := e.Remove(context.Background(), "x", true); err != nil {
+		t.Fatal(err)
+	}
+	wantNothing(t, f)
+	wantKind(t, e.Remove(context.Background(), "x", false), KindNotFound)
+	if err := e.Remove(context.Background(), "x", true); err != nil {
+		t.Errorf("rm -f of what is gone: %v", err)
+	}
+}
+
+func TestRemoveRefusesABranchThatAnotherContainerUses(t *testing.T) {
+	f := newFake()
+	if _, err := create(f, "x"); err != nil {
+		t.Fatal(err)
+	}
+	stranger := *f.containers["pgbranch-x"]
+	config := *stranger.config
+	config.Labels = nil
+	stranger.config = &config
+	f.containers["stranger"] = &stranger
+	err := newEngine(f).Remove(context.Background(), "x", true)
+	wantKind(t, err, KindConflict)
+	if !strings.Contains(err.Error(), "stranger") {
+		t.Errorf("%q does not name the container", err)
+	}
+	if f.volumes["x"] == nil {
+		t.Error("the volume is gone")
+	}
+}
+
+func TestABranchRunByHandWithoutTheShimIsEager(t *testing.T) {
+	f := newFake()
+	if _, err := create(f, "x"); err != nil {
+		t.Fatal(err)
+	}
+	f.containers["pgbranch-x"].config.Env = []string{"PGDATA=/x"}
+	b, err := newEngine(f).Branch(context.Background(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.CowMode != contract.ModeEager || b.CowReason == "" {
+		t.Errorf("cow mode is %q, reason %q", b.CowMode, b.CowReason)
+	}
+}
+
+func TestResetRunsTheBranchAgainAlsoWhenRefused(t *testing.T) {
+	f := newFake()
+	if _, err := create(f, "x"); err != nil {
+		t.Fatal(err)
+	}
+	f.volumeCreate = func(o volume.CreateOptions) error {
+		if o.DriverOpts[contract.OptOp] == contract.OpReset {
+			return errors.New("VolumeDriver.Create: it is mounted")
+		}
+		return nil
+	}
+	if _, err := newEngine(f).Reset(context.Background(), "x", time.Second); err == nil {
+		t.Fatal("the refusal was swallowed")
+	}
+	if !f.containers["pgbranch-x"].running {
+		t.Error("the branch that ran does not run any more")
+	}
+}
+
+func TestParsePublish(t *testing.T) {
+	for in, want := range map[string]string{"5433": "127.0.0.1", "0.0.0.0:5433": "0.0.0.0", "[::1]:5433": "::1"} {
+		p, err := ParsePublish(in)
+		if err != nil || p.Port != 5433 || p.hostIP() != want {
+			t.Errorf("%s: %+v %v", in, p, err)
+		}
+	}
+	for _, in := range []string{"0", "65536", "x", "host:1", "1:2:3", "", "-1"} {
+		if _, err := ParsePublish(in); err == nil {
+			t.Errorf("%q was taken", in)
+		}
+	}
+}
+
+func TestLayoutFollowsTheImage(t *testing.T) {
+	for _, c := range []struct {
+		major     int
+		data      string
+		volumes   []string
+		path, dir string
+	}{
+		{17, "/var/lib/postgresql/data", []string{"/var/lib/postgresql/data"}, "/var/lib/postgresql/data", "."},
+		{18, "/var/lib/postgresql/18/docker", []string{"/var/lib/postgresql"}, "/var/lib/postgresql", "18/docker"},
+		{17, "/var/lib/postgresql/data/pgdata", []string{"/var/lib/postgresql/data"}, "/var/lib/postgresql/data", "pgdata"},
+		{17, "/srv/pg", nil, "/srv/pg", "."},
+		{17, "", nil, "/var/lib/postgresql/data", "."},
+		{18, "", nil, "/var/lib/postgresql", "18/docker"},
+	} {
+		path, dir := layout(c.major, c.data, c.volumes)
+		if path != c.path || dir != c.dir {
+			t.Errorf("%+v: got %q, %q", c, path, dir)
+		}
+	}
+}

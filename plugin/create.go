@@ -1,0 +1,98 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/docker/cli/cli"
+	"github.com/docker/cli/cli/command"
+	"github.com/docker/cli/cli/command/completion"
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"github.com/pgbranch/docker-pgbranch/engine"
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// readyTimeout is how long a verb waits for a server's first answer. A settled
+// seed answers within a second; the rest is for a slow machine.
+const readyTimeout = time.Minute
+
+type createOptions struct {
+	from, cow, publish, network, progress string
+	ttl, timeout                          time.Duration
+	timings                               bool
+}
+
+func newCreateCommand(dockerCLI command.Cli) *cobra.Command {
+	var opts createOptions
+	cmd := &cobra.Command{
+		Use:   "create [OPTIONS] BRANCH --from SEED[@GEN]",
+		Short: "Create a branch and start it",
+		Long: `Create a branch of a seed: a volume, and an unprivileged container of the seed's own
+image that runs it, published on 127.0.0.1. Prints the branch's name when Postgres
+has answered a query.
+` + exitHelp,
+		Example: `  docker pgbranch create feature-x --from shop
+  docker pgbranch create feature-x --from shop@2 -p 5433`,
+		Args: cli.ExactArgs(1),
+		RunE: run(func(ctx context.Context, args []string) error {
+			return runCreate(ctx, dockerCLI, args[0], opts)
+		}),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&opts.from, "from", "", "Seed to branch from, NAME (the newest generation) or NAME@GEN")
+	flags.StringVarP(&opts.publish, "publish", "p", "", "Publish Postgres on PORT or IP:PORT (default a free port on 127.0.0.1)")
+	flags.StringVar(&opts.network, "network", "", "Join this network, with the branch's name as address")
+	flags.StringVar(&opts.cow, "cow", contract.CowAuto, "How to copy on write: auto, file, off")
+	flags.DurationVar(&opts.ttl, "ttl", 0, "How long the branch is wanted, as in 24h (default for ever)")
+	flags.DurationVar(&opts.timeout, "timeout", readyTimeout, "How long to wait for the first query")
+	flags.StringVar(&opts.progress, "progress", progressAuto, progressHelp)
+	flags.BoolVar(&opts.timings, "timings", false, "Print where the time went")
+	_ = cmd.MarkFlagRequired("from")
+	_ = cmd.RegisterFlagCompletionFunc("from", completeSeeds(dockerCLI))
+	_ = cmd.RegisterFlagCompletionFunc("network", completion.NetworkNames(dockerCLI))
+	_ = cmd.RegisterFlagCompletionFunc("cow", completion.FromList(contract.CowAuto, contract.CowFile, contract.CowOff))
+	_ = cmd.RegisterFlagCompletionFunc("progress", completion.FromList(progressModes...))
+	return cmd
+}
+
+func runCreate(ctx context.Context, dockerCLI command.Cli, name string, opts createOptions) error {
+	var publish engine.Publish
+	if opts.publish != "" {
+		var err error
+		if publish, err = engine.ParsePublish(opts.publish); err != nil {
+			return err
+		}
+	}
+	if opts.ttl < 0 {
+		return &engine.Error{Kind: engine.KindInvalid, Object: "--ttl", Cause: "is negative", Hint: "write a duration such as 24h"}
+	}
+	progress, err := newProgress(dockerCLI.Err(), opts.progress)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	branch, split, err := newEngine(dockerCLI).Create(ctx, engine.CreateOptions{
+		Name: name, From: opts.from, Cow: opts.cow, TTL: opts.ttl,
+		Publish: publish, Network: opts.network, Timeout: opts.timeout, Progress: progress.report,
+	})
+	progress.close()
+	if err != nil {
+		return err
+	}
+	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
+	_, _ = fmt.Fprintf(dockerCLI.Err(), "branch of %s, ready after %s on %s:%d, owns %s\n", branch.SeedRef(),
+		ms(time.Since(started)), branch.HostIP, branch.Port, units.BytesSize(float64(branch.OwnedBytes)))
+	if branch.CowMode == contract.ModeEager && opts.cow != contract.CowOff {
+		_, _ = fmt.Fprintf(dockerCLI.Err(), "warning: each file that Postgres opens is copied: %s\n", branch.CowReason)
+	}
+	if opts.timings {
+		_, _ = fmt.Fprintf(dockerCLI.Err(), "volume %s, container create %s, start %s, ready %s\n",
+			ms(split.Volume), ms(split.Container), ms(split.Start), ms(split.Ready))
+	}
+	_, err = fmt.Fprintln(dockerCLI.Out(), branch.Branch)
+	return err
+}

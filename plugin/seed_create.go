@@ -1,0 +1,106 @@
+package plugin
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/docker/cli/cli"
+	"github.com/docker/cli/cli/command"
+	"github.com/docker/cli/cli/command/completion"
+	"github.com/docker/go-units"
+	"github.com/spf13/cobra"
+
+	"github.com/pgbranch/docker-pgbranch/engine"
+)
+
+type seedCreateOptions struct {
+	from, network, image, progress string
+	passwordStdin, next            bool
+}
+
+func newSeedCreateCommand(dockerCLI command.Cli) *cobra.Command {
+	var opts seedCreateOptions
+	cmd := &cobra.Command{
+		Use:   "create [OPTIONS] SEED --from postgres://USER@HOST:PORT/DATABASE",
+		Short: "Create a seed from a running server",
+		Long: `Copy a running server with pg_basebackup, settle the copy with no network, and seal it.
+The user needs the REPLICATION attribute, and the source's pg_hba.conf a line that
+lets it in for replication.
+
+The password comes from the URL, PGPASSWORD or --password-stdin. It is kept nowhere.
+The source's host is looked up from inside the engine: name the Docker network that
+it is on with --network. For a source on localhost the engine's own host is meant.
+` + exitHelp,
+		Example: `  PGPASSWORD=… docker pgbranch seed create shop --from postgres://app@db.internal/shop
+  docker pgbranch seed create shop --from postgres://postgres@db/shop --network my_default --password-stdin < secret`,
+		Args: cli.ExactArgs(1),
+		RunE: run(func(ctx context.Context, args []string) error {
+			return runSeedCreate(ctx, dockerCLI, args[0], opts)
+		}),
+		ValidArgsFunction: cobra.NoFileCompletions,
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&opts.from, "from", "", "URL of the server to copy")
+	flags.StringVar(&opts.network, "network", "", "Docker network from which the server can be reached")
+	flags.StringVar(&opts.image, "image", "", "Image to settle the seed with and to run its branches (default postgres:MAJOR of the source)")
+	flags.BoolVar(&opts.passwordStdin, "password-stdin", false, "Read the password from standard input")
+	flags.BoolVar(&opts.next, "next", false, "Add a generation to a seed that exists")
+	flags.StringVar(&opts.progress, "progress", progressAuto, progressHelp)
+	_ = cmd.MarkFlagRequired("from")
+	_ = cmd.RegisterFlagCompletionFunc("network", completion.NetworkNames(dockerCLI))
+	_ = cmd.RegisterFlagCompletionFunc("image", completion.ImageNames(dockerCLI, -1))
+	_ = cmd.RegisterFlagCompletionFunc("progress", completion.FromList(progressModes...))
+	return cmd
+}
+
+func runSeedCreate(ctx context.Context, dockerCLI command.Cli, name string, opts seedCreateOptions) error {
+	password := os.Getenv("PGPASSWORD")
+	if opts.passwordStdin {
+		var err error
+		if password, err = readPassword(dockerCLI.In()); err != nil {
+			return err
+		}
+	}
+	source, err := engine.ParseSource(opts.from, password)
+	if err != nil {
+		return err
+	}
+	progress, err := newProgress(dockerCLI.Err(), opts.progress)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	seed, err := newEngine(dockerCLI).CreateSeed(ctx, engine.SeedCreateOptions{
+		Name: name, Source: source, Network: opts.network, Image: opts.image, Next: opts.next, Progress: progress.report,
+	})
+	progress.close()
+	if err != nil {
+		return err
+	}
+	if opts.progress != progressQuiet && opts.progress != progressJSON {
+		_, _ = fmt.Fprintf(dockerCLI.Err(), "seed of Postgres %d, %s, sealed after %s\n", seed.Manifest.Major,
+			units.BytesSize(float64(seed.Manifest.Bytes)), time.Since(started).Round(100*time.Millisecond))
+	}
+	_, err = fmt.Fprintln(dockerCLI.Out(), seed.Ref())
+	return err
+}
+
+// readPassword reads the first line.
+func readPassword(in io.Reader) (string, error) {
+	line, err := bufio.NewReader(in).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	line = strings.TrimRight(line, "\r\n")
+	if line == "" {
+		return "", &engine.Error{Kind: engine.KindInvalid, Object: "--password-stdin", Cause: "standard input holds no password",
+			Hint: "pipe it in: … --password-stdin < file"}
+	}
+	return line, nil
+}

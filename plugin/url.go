@@ -1,0 +1,33 @@
+package plugin
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/docker/cli/cli"
+	"github.com/docker/cli/cli/command"
+	"github.com/spf13/cobra"
+)
+
+func newURLCommand(dockerCLI command.Cli) *cobra.Command {
+	return &cobra.Command{
+		Use:   "url BRANCH",
+		Short: "Print a branch's connection URL",
+		Long: `Print the connection URL of a branch's published port on the engine's host. It holds
+no password: roles keep those that they have in the source, and none is stored here.`,
+		Args: cli.ExactArgs(1),
+		RunE: run(func(ctx context.Context, args []string) error {
+			branch, err := newEngine(dockerCLI).Branch(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			url, err := branch.URL()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(dockerCLI.Out(), url)
+			return err
+		}),
+		ValidArgsFunction: completeBranches(dockerCLI, 1),
+	}
+}
