@@ -9,9 +9,11 @@
 
 #include "kernel.h"
 
-enum {
-	LZ_MAXFD = 65536,
+#ifndef LZ_MAXFD
+#define LZ_MAXFD 65536 /* numbers tracked; a test makes it small */
+#endif
 
+enum {
 	LZ_FD_ACCMODE = O_ACCMODE, /* the access mode that the caller asked for: O_WRONLY or O_RDWR */
 	LZ_FD_LAZY = 4,            /* open O_RDONLY in truth; the first write reopens it */
 	LZ_FD_LOCK = 8,            /* the branch lock (lock.h): the process does not know that it has this number */

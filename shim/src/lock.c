@@ -9,7 +9,7 @@
  * `pg_ctl restart` must be given some time, and a second server is refused after it.
  */
 enum {
-	ATTEMPTS = 100,
+	ATTEMPTS = 60,
 	PAUSE_MS = 50,
 };
 
