@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver"
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// Where config.json puts things. The data root is a folder of its own in the data
+// mount, since that mount's default source is a folder of dockerd's that every engine
+// has: a source that can be missing makes dockerd panic at boot.
+const (
+	defaultData   = "/data/pgoverlay"
+	defaultMounts = "/mnt/volumes"
+	defaultSocket = "/run/docker/plugins/pgoverlay.sock"
+	// envLog is the log level: debug, info, warn or error.
+	envLog = "PGOVERLAY_LOG"
+)
+
+// shimObject gives the preload shim for this machine.
+var shimObject = func() ([]byte, error) { return nil, errors.New("this build carries none") }
+
+func serve(args []string) int {
+	flags := flag.NewFlagSet("pgoverlay serve", flag.ContinueOnError)
+	data := flags.String("data", defaultData, "data root")
+	mounts := flags.String("mounts", defaultMounts, "folder to mount volumes in, propagated to the host")
+	socket := flags.String("socket", defaultSocket, "unix socket to listen on")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
+		return 2
+	}
+	// dockerd logs a plugin's standard error at error level (plugin/manager.go).
+	out := volumedriver.NewLossyWriter(os.Stdout)
+	defer out.Close()
+	log := slog.New(slog.NewTextHandler(out, &slog.HandlerOptions{Level: logLevel(), ReplaceAttr: withoutTime}))
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	driver, err := volumedriver.Open(volumedriver.Config{
+		DataRoot: *data, MountRoot: *mounts, StoreID: os.Getenv(contract.EnvStoreID),
+		Version: version, Shim: shimObject, Agent: "/proc/self/exe",
+		Mounter: volumedriver.KernelMounter{}, Log: log,
+	})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "pgoverlay:", err)
+		return 1
+	}
+	defer driver.Close()
+	go driver.Background(ctx)
+	if err := driver.Serve(ctx, *socket); err != nil {
+		fmt.Fprintln(os.Stderr, "pgoverlay:", err)
+		return 1
+	}
+	return 0
+}
+
+func logLevel() slog.Level {
+	var level slog.Level
+	if level.UnmarshalText([]byte(os.Getenv(envLog))) != nil {
+		return slog.LevelInfo
+	}
+	return level
+}
+
+// withoutTime drops the time, which dockerd adds to every line.
+func withoutTime(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) == 0 && a.Key == slog.TimeKey {
+		return slog.Attr{}
+	}
+	return a
+}

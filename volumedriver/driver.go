@@ -1,0 +1,274 @@
+// Package volumedriver is the volume plugin: it speaks docker.volumedriver/1.0, owns
+// the data root, and is the only part of the product that mounts anything.
+//
+// What is on disk and in the kernel's mount table is the truth. The Driver keeps it in
+// memory to answer quickly, and a start after a crash at any point reads either the
+// state before an operation or the state after it.
+package volumedriver
+
+import (
+	"context"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// Config is what a Driver needs to know of its surroundings.
+type Config struct {
+	// DataRoot is the folder that holds everything.
+	DataRoot string
+	// MountRoot is the plugin's propagated mount: what is mounted below it shows up on
+	// the host. Docker accepts only mountpoints below it.
+	MountRoot string
+	// StoreID pins the driver to the store of that id; empty adopts or makes one.
+	StoreID string
+	// Version is the plugin's version, for op=status.
+	Version string
+	// Shim gives the object of the preload shim for this machine.
+	Shim func() ([]byte, error)
+	// Agent is the path of the agent's binary.
+	Agent string
+	// Mounter is the kernel, or what stands for it in a test.
+	Mounter Mounter
+	Log     *slog.Logger
+}
+
+// Driver serves the verbs of the volume protocol. All its methods may be called at the
+// same time.
+type Driver struct {
+	cfg     Config
+	store   *store
+	mounter Mounter
+	log     *slog.Logger
+	runtime *runtimeLayers
+	usage   *usageCache
+	probe   probeCache
+	// locks serialises the verbs on one volume, by name. It is taken before mu.
+	locks keyLock
+
+	// mu guards what follows, and is never held over any I/O.
+	mu      sync.Mutex
+	volumes map[string]*volume
+	tickets map[string]*ticket
+}
+
+// Open opens the data root and reconciles it with the kernel's mount table. It does
+// so before anything listens: a plugin that is not ready must not answer Get.
+func Open(cfg Config) (*Driver, error) {
+	s, err := openStore(cfg.DataRoot, cfg.StoreID, cfg.Log)
+	if err != nil {
+		return nil, err
+	}
+	cfg.MountRoot = filepath.Clean(cfg.MountRoot)
+	d := &Driver{
+		cfg: cfg, store: s, mounter: cfg.Mounter, log: cfg.Log,
+		runtime: &runtimeLayers{store: s, shim: cfg.Shim, agentPath: cfg.Agent},
+		usage:   newUsageCache(s.root),
+		volumes: map[string]*volume{},
+		tickets: map[string]*ticket{},
+	}
+	if err := d.load(); err != nil {
+		s.close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Close lets go of the data root. It unmounts nothing: with live-restore, and after a
+// crash, containers outlive the plugin.
+func (d *Driver) Close() { d.store.close() }
+
+// StoreID is the id of the data root.
+func (d *Driver) StoreID() string { return d.store.meta.ID }
+
+// Background sweeps what crashes and removals left behind, until the context ends.
+func (d *Driver) Background(ctx context.Context) {
+	d.runtime.load()
+	go d.sweepStaging(ctx)
+	d.store.sweepTrash(ctx)
+}
+
+// target is where a volume is mounted, inside the plugin.
+func (d *Driver) target(v *volume) string { return filepath.Join(d.cfg.MountRoot, v.id) }
+
+// find gives the volume of that name, nil where there is none. A volume that is being
+// removed is there until it is gone: the removal may yet be refused.
+func (d *Driver) find(name string) *volume {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if v := d.volumes[name]; v != nil && v.phase != creating {
+		return v
+	}
+	return nil
+}
+
+// lockVolume takes the lock of a name and gives the volume, nil where there is none.
+func (d *Driver) lockVolume(ctx context.Context, name string) (*volume, func(), error) {
+	unlock, err := d.locks.lock(ctx, name)
+	if err != nil {
+		return nil, nil, failed(named("volume", name), "wait for another request about it", err)
+	}
+	return d.find(name), unlock, nil
+}
+
+// setErr records the outcome of a verb for Status.
+func (d *Driver) setErr(v *volume, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v.lastErr = ""
+	if err != nil {
+		v.lastErr = err.Error()
+	}
+}
+
+// Info is one volume as List and Get give it.
+type Info struct {
+	Name       string
+	Mountpoint string
+	CreatedAt  time.Time
+	// Status is nil in a list.
+	Status *contract.Status
+}
+
+// List gives all volumes, without their Status. It reads memory only.
+func (d *Driver) List() []Info {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := make([]Info, 0, len(d.volumes))
+	for _, v := range d.volumes {
+		if v.phase != creating {
+			list = append(list, Info{Name: v.name, Mountpoint: d.target(v), CreatedAt: v.created})
+		}
+	}
+	slices.SortFunc(list, func(a, b Info) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	return list
+}
+
+// Get gives one volume. Its only error is errNotFound.
+func (d *Driver) Get(name string) (Info, error) {
+	d.mu.Lock()
+	if t := d.tickets[name]; t != nil && t.status != nil {
+		defer d.mu.Unlock()
+		return Info{Name: name, Mountpoint: filepath.Join(d.cfg.MountRoot, "ticket"), CreatedAt: t.created, Status: t.status}, nil
+	}
+	v := d.volumes[name]
+	if v == nil || v.phase == creating {
+		d.mu.Unlock()
+		return Info{}, notFound(name)
+	}
+	status := v.status()
+	status.Branches = d.branchesOf(v)
+	d.mu.Unlock()
+
+	d.describe(v, status)
+	return Info{Name: v.name, Mountpoint: d.target(v), CreatedAt: v.created, Status: status}, nil
+}
+
+// describe adds to a Status what needs a look at the disk.
+func (d *Driver) describe(v *volume, status *contract.Status) {
+	status.OwnedBytes = d.usage.get(v)
+	status.CopyUpMode = d.probe.copyUpMode()
+	if v.kind != contract.KindBranch {
+		return
+	}
+	status.CowMode = contract.ModeLazyRW
+	if v.branch.Cow == contract.CowOff {
+		status.CowMode, status.CowReason = contract.ModeEager, "cow=off"
+	} else if err := d.runtime.shimMissing(); err != nil {
+		status.CowMode, status.CowReason = contract.ModeEager, "the plugin has no shim: "+err.Error()
+	}
+}
+
+// branchesOf names the branches that stand on a volume. d.mu must be held.
+func (d *Driver) branchesOf(v *volume) []string {
+	if v.kind == contract.KindStaging {
+		return nil
+	}
+	var names []string
+	for _, b := range d.volumes {
+		if b.kind != contract.KindBranch {
+			continue
+		}
+		if (v.kind == contract.KindSeed && b.branch.SeedID == v.id) ||
+			(v.kind == contract.KindBranch && b.branch.Parent == v.name) {
+			names = append(names, b.name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Path gives where the volume is, or would be, mounted.
+func (d *Driver) Path(name string) (string, error) {
+	info, err := d.Get(name)
+	return info.Mountpoint, err
+}
+
+// seedsHere names the seeds, for refusals. d.mu must be held.
+func (d *Driver) seedsHere() string {
+	seen := map[string]bool{}
+	for _, v := range d.volumes {
+		if v.kind == contract.KindSeed && v.phase == ready {
+			seen[v.seed.Name] = true
+		}
+	}
+	if len(seen) == 0 {
+		return "there are no seeds yet; make one: docker pgbranch seed create NAME --from URL"
+	}
+	return "seeds here: " + joinNames(sortedKeys(seen))
+}
+
+// seedByID gives a seed generation by its id. d.mu must be held.
+func (d *Driver) seedByID(id string) *volume {
+	for _, v := range d.volumes {
+		if v.kind == contract.KindSeed && v.id == id {
+			return v
+		}
+	}
+	return nil
+}
+
+// findSeed gives a seed generation, the newest for 0. d.mu must be held.
+func (d *Driver) findSeed(name string, generation int) *volume {
+	var best *volume
+	for _, v := range d.volumes {
+		if v.kind != contract.KindSeed || v.phase != ready || v.seed.Name != name {
+			continue
+		}
+		if generation != 0 && v.seed.Generation != generation {
+			continue
+		}
+		if best == nil || v.seed.Generation > best.seed.Generation {
+			best = v
+		}
+	}
+	return best
+}
+
+// maxNames bounds how many names one error carries.
+const maxNames = 20
+
+// joinNames lists names for a person.
+func joinNames(names []string) string {
+	more := ""
+	if len(names) > maxNames {
+		names, more = names[:maxNames], ", …"
+	}
+	text := ""
+	for i, name := range names {
+		if i > 0 {
+			text += ", "
+		}
+		text += name
+	}
+	return text + more
+}

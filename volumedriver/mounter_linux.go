@@ -1,0 +1,91 @@
+package volumedriver
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// mountSource is the first column of a branch in the host's mount table.
+const mountSource = "pgoverlay"
+
+// mountFlags are of every mount. A volume of a database holds neither devices nor
+// set-user-id programs, and an access time would be a write for every read.
+const mountFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
+
+// KernelMounter mounts for real. It needs CAP_SYS_ADMIN.
+type KernelMounter struct{}
+
+// Overlay implements Mounter.
+func (KernelMounter) Overlay(plan overlayPlan, target string) error {
+	options, err := plan.options()
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount(mountSource, target, "overlay", mountFlags, options); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	return nil
+}
+
+// Bind implements Mounter. It keeps the source's own flags: a staging volume is
+// filled by pg_basebackup, which is not slowed down by anything that they change.
+func (KernelMounter) Bind(source, target string) error {
+	if err := unix.Mount(source, target, "", unix.MS_BIND, ""); err != nil {
+		return os.NewSyscallError("mount", err)
+	}
+	return nil
+}
+
+// Unmount implements Mounter. What is mounted inside the volume goes first, since it
+// makes the volume itself busy, and a busy mount is detached: dockerd swallows an
+// error of Unmount, keeps the id active and sends Mount again at the next start
+// (daemon/volumes_unix.go).
+func (KernelMounter) Unmount(target string) error {
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(target))
+	if err != nil {
+		return err
+	}
+	sort.SliceStable(mounts, func(i, j int) bool { return mounts[i].ID > mounts[j].ID })
+	sort.SliceStable(mounts, func(i, j int) bool { return len(mounts[i].Mountpoint) > len(mounts[j].Mountpoint) })
+	var errs []error
+	for _, m := range mounts {
+		err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EBUSY) {
+			err = unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		}
+		// EINVAL: it was gone already, with the mount above it or by another hand.
+		if err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, &fs.PathError{Op: "unmount", Path: m.Mountpoint, Err: err})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Mounted implements Mounter.
+func (KernelMounter) Mounted(target string) (bool, error) {
+	mounted, err := mountinfo.Mounted(target)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return mounted, err
+}
+
+// Below implements Mounter.
+func (KernelMounter) Below(dir string) (map[string]bool, error) {
+	dir = filepath.Clean(dir) + "/"
+	found := map[string]bool{}
+	_, err := mountinfo.GetMounts(func(m *mountinfo.Info) (skip, stop bool) {
+		if rest, ok := strings.CutPrefix(m.Mountpoint, dir); ok && !strings.Contains(rest, "/") {
+			found[rest] = true
+		}
+		return true, false
+	})
+	return found, err
+}

@@ -1,0 +1,101 @@
+package volumedriver
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// Remove removes a volume or a ticket. A volume that a container holds is refused, and
+// so is one that branches stand on, with their names. Docker itself refuses only while
+// it knows of a container, and forgets that after a failed Get.
+func (d *Driver) Remove(ctx context.Context, name string) error {
+	if d.removeTicket(name) {
+		return nil
+	}
+	v, unlock, err := d.lockVolume(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if v == nil {
+		return nil // it was removed by an earlier sending of this request
+	}
+	if err := d.beginRemoval(v); err != nil {
+		return err
+	}
+	err = d.removable(v)
+	if err == nil {
+		if err = d.store.discard(v.dir()); err != nil {
+			err = failed(v.object(), "remove it", err)
+		}
+	}
+	d.endRemoval(v, err)
+	if err != nil {
+		d.setErr(v, err)
+		return err
+	}
+	d.usage.forget(v.id)
+	d.log.Info("removed", "volume", v.name, "kind", v.kind)
+	return nil
+}
+
+// beginRemoval checks what stands on the volume and keeps others from building on it.
+func (d *Driver) beginRemoval(v *volume) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if v.kind == contract.KindSeed {
+		if names := d.branchesOf(v); len(names) > 0 {
+			return refuse(v.object(), fmt.Sprintf("has %d branches: %s", len(names), joinNames(names)),
+				"remove them first: docker pgbranch rm "+joinArgs(names))
+		}
+	}
+	v.phase = removing
+	return nil
+}
+
+// endRemoval takes the volume out, or back in after an error.
+func (d *Driver) endRemoval(v *volume, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		v.phase = ready
+		return
+	}
+	delete(d.volumes, v.name)
+}
+
+// removable refuses what a container holds. The volume's lock must be held.
+func (d *Driver) removable(v *volume) error {
+	switch v.kind {
+	case contract.KindBranch:
+		if d.stillHeld(v) {
+			return refuse(v.object(), "a container is using it",
+				"stop it first; it is listed by: docker ps --filter volume="+v.name)
+		}
+		d.dropRefs(v)
+	case contract.KindStaging:
+		if d.isHeld(v) {
+			return refuse(v.object(), "a container is filling it",
+				"stop it first; it is listed by: docker ps --filter volume="+v.name)
+		}
+		return d.unmount(v)
+	}
+	return nil
+}
+
+// joinArgs writes names as arguments of a command.
+func joinArgs(names []string) string {
+	if len(names) > maxNames {
+		names = names[:maxNames]
+	}
+	text := ""
+	for i, name := range names {
+		if i > 0 {
+			text += " "
+		}
+		text += name
+	}
+	return text
+}

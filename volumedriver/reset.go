@@ -1,0 +1,105 @@
+package volumedriver
+
+import (
+	"context"
+	"errors"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// reset puts a branch that nothing uses back to what it was made of. A fresh folder is
+// built in the trash and exchanged with the branch's own, so that at every moment the
+// branch is whole and what lies in the trash may be deleted.
+func (d *Driver) reset(ctx context.Context, name string) error {
+	v, unlock, err := d.lockVolume(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if v == nil {
+		return refuse(named("branch", name), "does not exist", "")
+	}
+	if v.kind != contract.KindBranch {
+		return refuse(v.object(), "is no branch", "only a branch can be reset")
+	}
+	err = d.resetBranch(v)
+	d.setErr(v, err)
+	if err == nil {
+		d.usage.forget(v.id)
+		d.log.Info("reset", "branch", name)
+	}
+	return err
+}
+
+func (d *Driver) resetBranch(v *volume) error {
+	if d.isHeld(v) || d.stillHeld(v) {
+		return refuse(v.object(), "a container is using it",
+			"stop it first; it is listed by: docker ps --filter volume="+v.name)
+	}
+	d.mu.Lock()
+	seed := d.seedByID(v.branch.SeedID)
+	meta := *v.branch
+	d.mu.Unlock()
+	if seed == nil {
+		return refuse(v.object(), "its seed is missing from the data root", "")
+	}
+	meta.Layers = meta.Base
+	if err := d.exchangeBranch(v, seed, &meta, trashDir); err != nil {
+		return failed(v.object(), "reset it", err)
+	}
+	d.mu.Lock()
+	v.branch = &meta
+	d.mu.Unlock()
+	d.dropLayers()
+	return nil
+}
+
+// exchangeBranch builds a branch's folder anew, with an empty upper, in a folder of
+// its own below where, and exchanges it with the branch's: what the branch was lies
+// there afterwards.
+func (d *Driver) exchangeBranch(v, seed *volume, meta *branchMeta, where string) error {
+	id, err := d.store.makeDir(where)
+	if err != nil {
+		return err
+	}
+	return d.exchangeBranchWith(v, seed, meta, where, id)
+}
+
+func (d *Driver) exchangeBranchWith(v, seed *volume, meta *branchMeta, where, id string) error {
+	root := d.store.root
+	draft := path.Join(where, id)
+	err := d.store.makeUpper(draft, path.Join(seed.dir(), rootDir), seed.manifest)
+	if err == nil {
+		err = writeMeta(root, path.Join(draft, metaFile), meta)
+	}
+	if err == nil {
+		err = d.store.exchange(where, id, branchesDir, v.id)
+	}
+	if err != nil {
+		return errors.Join(err, root.RemoveAll(draft))
+	}
+	d.store.wakeSweeper()
+	// It is done: an error from here on must not undo it.
+	if err := errors.Join(syncDir(root, branchesDir), syncDir(root, where)); err != nil {
+		d.log.Error("cannot sync an exchange", "branch", v.name, "error", err)
+	}
+	return nil
+}
+
+// exchange swaps two folders in one step.
+func (s *store) exchange(dirA, a, dirB, b string) error {
+	from, err := s.root.Open(dirA)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	to, err := s.root.Open(dirB)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	return unix.Renameat2(int(from.Fd()), a, int(to.Fd()), b, unix.RENAME_EXCHANGE)
+}
