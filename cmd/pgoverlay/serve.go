@@ -2,14 +2,15 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
+	"github.com/pgbranch/docker-pgbranch/shim"
 	"github.com/pgbranch/docker-pgbranch/volumedriver"
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
@@ -24,9 +25,6 @@ const (
 	// envLog is the log level: debug, info, warn or error.
 	envLog = "PGOVERLAY_LOG"
 )
-
-// shimObject gives the preload shim for this machine.
-var shimObject = func() ([]byte, error) { return nil, errors.New("this build carries none") }
 
 func serve(args []string) int {
 	flags := flag.NewFlagSet("pgoverlay serve", flag.ContinueOnError)
@@ -45,7 +43,7 @@ func serve(args []string) int {
 	defer stop()
 	driver, err := volumedriver.Open(volumedriver.Config{
 		DataRoot: *data, MountRoot: *mounts, StoreID: os.Getenv(contract.EnvStoreID),
-		Version: version, Shim: shimObject, Agent: "/proc/self/exe",
+		Version: version, Shim: func() ([]byte, error) { return shim.Object(runtime.GOARCH) }, Agent: "/proc/self/exe",
 		Mounter: volumedriver.KernelMounter{}, Log: log,
 	})
 	if err != nil {
