@@ -3,7 +3,10 @@ package engine
 import (
 	"context"
 	"fmt"
+	"time"
 
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
@@ -40,16 +43,21 @@ func (e *Engine) CreateSeed(ctx context.Context, opts SeedCreateOptions) (Seed, 
 	if opts.Network == "" && loopback(opts.Source) {
 		opts.Network = "host"
 	}
+	if err := e.seedNameFree(ctx, opts); err != nil {
+		return Seed{}, err
+	}
+	e.sweepHelpers(ctx, opts.Name)
+	probe, img, err := e.probe(ctx, opts)
+	if err != nil {
+		return Seed{}, err
+	}
+	// Not before the base backup is about to mount it: the plugin takes a staging
+	// volume that nothing mounts for a leftover.
 	stage, err := e.createStaging(ctx, opts)
 	if err != nil {
 		return Seed{}, err
 	}
 	defer e.removeStaging(ctx, stage)
-
-	probe, img, err := e.probe(ctx, opts)
-	if err != nil {
-		return Seed{}, err
-	}
 	backup, err := e.baseBackup(ctx, opts, stage, img, probe)
 	if err != nil {
 		return Seed{}, err
@@ -58,6 +66,54 @@ func (e *Engine) CreateSeed(ctx context.Context, opts SeedCreateOptions) (Seed, 
 		return Seed{}, err
 	}
 	return e.seal(ctx, opts, stage)
+}
+
+// seedNameFree refuses a name in use before the source is bothered. The plugin has
+// the last word, at staging and at seal.
+func (e *Engine) seedNameFree(ctx context.Context, opts SeedCreateOptions) error {
+	seeds, err := e.Seeds(ctx)
+	if err != nil || opts.Next {
+		return err
+	}
+	for _, s := range seeds {
+		if s.Seed == opts.Name {
+			return &Error{
+				Kind: KindConflict, Object: seedObject(opts.Name), Cause: fmt.Sprintf("exists already: %s", s.Ref()),
+				Hint: "choose another name, or add a generation to it with --next",
+			}
+		}
+	}
+	return nil
+}
+
+// leftoverAge is how old a helper container that does not run must be, before it
+// is taken for what a killed seeding left and not for what another one is about
+// to start.
+const leftoverAge = time.Minute
+
+// sweepHelpers removes what an earlier seeding of that name left behind when it
+// was killed without a chance to clean up. A seeding that still goes on keeps what
+// is its own: its container runs, and the Engine refuses to remove a volume in use.
+func (e *Engine) sweepHelpers(ctx context.Context, seed string) {
+	label := filters.NewArgs(filters.Arg("label", LabelHelper+"="+seed))
+	containers, err := e.api.ContainerList(ctx, container.ListOptions{All: true, Filters: label})
+	if err != nil {
+		return
+	}
+	for _, c := range containers {
+		if c.State != container.StateRunning && time.Since(time.Unix(c.Created, 0)) > leftoverAge {
+			_ = e.api.ContainerRemove(ctx, c.ID, container.RemoveOptions{RemoveVolumes: true})
+		}
+	}
+	volumes, err := e.api.VolumeList(ctx, volume.ListOptions{Filters: label})
+	if err != nil {
+		return
+	}
+	for _, v := range volumes.Volumes {
+		if v.Driver == contract.DriverNameInEngine && v.Labels[LabelHelper] == seed {
+			_ = e.api.VolumeRemove(ctx, v.Name, false)
+		}
+	}
 }
 
 func (e *Engine) createStaging(ctx context.Context, opts SeedCreateOptions) (string, error) {

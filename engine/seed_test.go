@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/docker/docker/api/types/volume"
+
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
 
@@ -209,6 +211,32 @@ func TestParseSource(t *testing.T) {
 		_, err := ParseSource(bad, "")
 		if KindOf(err) != KindInvalid || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+func TestTheNextSeedingClearsWhatAKilledOneLeft(t *testing.T) {
+	f := seedFake()
+	f.volumes["leftover"] = &volume.Volume{Name: "leftover", Driver: contract.DriverNameInEngine,
+		Labels: map[string]string{LabelHelper: "shop"}, Status: statusMap(contract.Status{Kind: contract.KindStaging})}
+	f.volumes["other"] = &volume.Volume{Name: "other", Driver: contract.DriverNameInEngine,
+		Labels: map[string]string{LabelHelper: "catalog"}, Status: statusMap(contract.Status{Kind: contract.KindStaging})}
+	if _, err := createSeed(context.Background(), f, SeedCreateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	if f.volumes["leftover"] != nil || f.volumes["other"] == nil {
+		t.Errorf("volumes are %v", f.volumes)
+	}
+}
+
+func TestASeedNameInUseIsRefusedBeforeTheSourceIsAsked(t *testing.T) {
+	f := seedFake()
+	f.addSeed("shop", 1)
+	_, err := createSeed(context.Background(), f, SeedCreateOptions{})
+	wantKind(t, err, KindConflict)
+	for _, c := range f.calls {
+		if strings.HasPrefix(c, "container") {
+			t.Errorf("it did %q", c)
 		}
 	}
 }
