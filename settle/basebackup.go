@@ -1,0 +1,302 @@
+package settle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// stopGrace is how long pg_basebackup gets to end after SIGTERM.
+const stopGrace = 5 * time.Second
+
+// backup is one run of pg_basebackup into a staging volume.
+type backup struct {
+	req     contract.BaseBackupRequest
+	src     source
+	account account
+	events  *events
+	// data is PGDATA in the staging volume, spaces the folder that tablespaces are
+	// received in; it is beside the seed's root and goes away.
+	data, spaces string
+}
+
+func runBaseBackup(ctx context.Context, in *input, ev *events) (contract.AgentEvent, error) {
+	var answer contract.AgentEvent
+	b := &backup{events: ev}
+	if err := in.request(&b.req); err != nil {
+		return answer, err
+	}
+	var err error
+	if b.src, err = parseSource(b.req.Source); err != nil {
+		return answer, err
+	}
+	if b.account, err = postgresAccount(); err != nil {
+		return answer, err
+	}
+	if b.data, err = dataDir(b.req.Stage, b.req.DataDir); err != nil {
+		return answer, err
+	}
+	b.spaces = filepath.Join(b.req.Stage, "tablespaces")
+	if err := b.checkMajor(ctx); err != nil {
+		return answer, err
+	}
+	result, err := b.run(ctx)
+	if err != nil {
+		b.undo()
+		return answer, err
+	}
+	return contract.AgentEvent{Stage: contract.StageBaseBackup, BaseBackup: result}, nil
+}
+
+// dataDir is PGDATA in a staging volume. relative is Manifest.DataDir.
+func dataDir(stage, relative string) (string, error) {
+	if !filepath.IsAbs(stage) {
+		return "", fmt.Errorf("the staging volume %q is not an absolute path", stage)
+	}
+	if !filepath.IsLocal(relative) {
+		return "", fmt.Errorf("the data directory %q is not below the seed's root", relative)
+	}
+	return filepath.Join(stage, contract.StagingRoot, relative), nil
+}
+
+// checkMajor refuses before anything is copied what pg_basebackup or the image's
+// server would refuse after. It also gives every failure to connect its code.
+func (b *backup) checkMajor(ctx context.Context) error {
+	image, err := imageMajor(ctx, b.account, "pg_basebackup")
+	if err != nil {
+		return err
+	}
+	conn, err := b.src.connect(ctx, b.src.replication(), forReplication)
+	if err != nil {
+		return err
+	}
+	version := conn.PgConn().ParameterStatus("server_version")
+	conn.Close(context.WithoutCancel(ctx))
+	var major int
+	if _, err := fmt.Sscanf(version, "%d", &major); err != nil {
+		return pooler("its server_version is " + version)
+	}
+	if err := refuseOld(major, version); err != nil {
+		return err
+	}
+	if major != image || b.req.Major != 0 && b.req.Major != major {
+		return fail(contract.AgentErrMajor, fmt.Sprintf("use --image postgres:%d", major),
+			"the source runs Postgres %s and the image has Postgres %d: files of one major are of no use to another", version, image)
+	}
+	return nil
+}
+
+func (b *backup) run(ctx context.Context) (*contract.BaseBackupResult, error) {
+	if err := b.makeDirectories(); err != nil {
+		return nil, err
+	}
+	home, err := newScratch(b.account)
+	if err != nil {
+		return nil, err
+	}
+	defer home.remove()
+	cmd, err := b.command(ctx, home.dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.copy(ctx, cmd); err != nil {
+		return nil, err
+	}
+	if err := b.bringTablespacesIn(); err != nil {
+		return nil, err
+	}
+	label, err := readBackupLabel(b.data)
+	if err != nil {
+		return nil, err
+	}
+	size, err := treeBytes(filepath.Join(b.req.Stage, contract.StagingRoot))
+	if err != nil {
+		return nil, err
+	}
+	return &contract.BaseBackupResult{StartLSN: label.startLSN, Bytes: size}, nil
+}
+
+// makeDirectories makes the seed's root, PGDATA in it with mode 0700, which the
+// server demands (checkDataDir in miscinit.c), and a folder for each tablespace.
+func (b *backup) makeDirectories() error {
+	if err := reachable(b.req.Stage); err != nil {
+		return err
+	}
+	if entries, err := os.ReadDir(b.data); err == nil && len(entries) > 0 {
+		return fail(contract.AgentErrFailed, "", "the staging volume already holds a copy")
+	}
+	dir := filepath.Join(b.req.Stage, contract.StagingRoot)
+	if err := b.account.mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	for _, part := range strings.Split(filepath.Clean(b.req.DataDir), "/") {
+		dir = filepath.Join(dir, part)
+		if err := b.account.mkdir(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := os.Chmod(b.data, 0o700); err != nil {
+		return err
+	}
+	if len(b.req.Tablespaces) == 0 {
+		return nil
+	}
+	if err := b.account.mkdir(b.spaces, 0o700); err != nil {
+		return err
+	}
+	for _, t := range b.req.Tablespaces {
+		if err := b.account.mkdir(b.space(t), 0o700); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reachable lets the account through the staging volume's own root.
+func reachable(stage string) error {
+	info, err := os.Stat(stage)
+	if err != nil {
+		return err
+	}
+	if info.Mode().Perm()&0o011 == 0o011 {
+		return nil
+	}
+	return os.Chmod(stage, info.Mode().Perm()|0o011)
+}
+
+func (b *backup) space(t contract.Tablespace) string {
+	return filepath.Join(b.spaces, fmt.Sprint(t.OID))
+}
+
+// command is pg_basebackup. It makes a temporary replication slot for the WAL,
+// which goes with its connection however that ends; a source without slots gets
+// none. There is no backup manifest, since nothing reads it, and no sync, since the
+// settle syncs the volume.
+func (b *backup) command(ctx context.Context, home string) (*exec.Cmd, error) {
+	path, err := tool("pg_basebackup")
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"--dbname=" + b.src.url, "--pgdata=" + b.data, "--wal-method=stream", "--checkpoint=fast",
+		"--no-password", "--progress", "--no-manifest", "--no-sync",
+	}
+	for _, t := range b.req.Tablespaces {
+		args = append(args, "--tablespace-mapping="+escapeMapping(t.Location)+"="+escapeMapping(b.space(t)))
+	}
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Dir = home
+	cmd.Env = environment(home)
+	cmd.SysProcAttr = b.account.attributes(syscall.SIGKILL)
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = stopGrace
+	return cmd, nil
+}
+
+// escapeMapping escapes what separates the two halves of a tablespace mapping
+// (tablespace_list_append in pg_basebackup.c).
+func escapeMapping(path string) string { return strings.ReplaceAll(path, "=", `\=`) }
+
+// copy runs pg_basebackup and ends all of its process group with it: the WAL
+// receiver is a second process.
+func (b *backup) copy(ctx context.Context, cmd *exec.Cmd) error {
+	if b.src.password != "" {
+		pass, err := passFile(b.src.password, b.account)
+		if err != nil {
+			return err
+		}
+		defer pass.Close()
+		cmd.ExtraFiles = []*os.File{pass}
+		cmd.Env = append(cmd.Env, "PGPASSFILE=/proc/self/fd/3")
+	}
+	out := &backupOutput{tail: newTail(lastLines), progress: func(done, total int64) {
+		b.events.progress(contract.StageBaseBackup, done, total)
+	}}
+	cmd.Stdout, cmd.Stderr = out, out
+	b.events.say(contract.StageBaseBackup, "waiting for a checkpoint of %s", b.src.address())
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	err := cmd.Wait()
+	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		e := fail(contract.AgentErrFailed, "", "pg_basebackup failed: %s", exitText(err))
+		e.Log = out.tail.lines()
+		if n := len(e.Log); n > 0 {
+			e.Message += ": " + strings.TrimPrefix(e.Log[n-1], "pg_basebackup: error: ")
+		}
+		return e
+	}
+	out.finish()
+	return nil
+}
+
+// bringTablespacesIn replaces each link of pg_tblspc by the directory that it
+// names, so that a tablespace is a part of the seed's tree. The server takes a
+// directory there as it takes a link.
+func (b *backup) bringTablespacesIn() error {
+	links := filepath.Join(b.data, "pg_tblspc")
+	entries, err := os.ReadDir(links)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if entry.Type()&fs.ModeSymlink == 0 {
+			continue
+		}
+		link := filepath.Join(links, entry.Name())
+		received := filepath.Join(b.spaces, entry.Name())
+		if target, err := os.Readlink(link); err != nil || target != received {
+			return fail(contract.AgentErrFailed, "run it again: the source made a tablespace meanwhile",
+				"the tablespace %s was not brought into the copy", entry.Name())
+		}
+		if err := os.Remove(link); err != nil {
+			return err
+		}
+		if err := os.Rename(received, link); err != nil {
+			return err
+		}
+	}
+	return os.RemoveAll(b.spaces)
+}
+
+// undo empties the staging volume of what was received.
+func (b *backup) undo() {
+	_ = os.RemoveAll(b.spaces)
+	root := filepath.Join(b.req.Stage, contract.StagingRoot)
+	entries, _ := os.ReadDir(root)
+	for _, entry := range entries {
+		_ = os.RemoveAll(filepath.Join(root, entry.Name()))
+	}
+}
+
+// treeBytes is the sum of the sizes of the regular files below root.
+func treeBytes(root string) (int64, error) {
+	var sum int64
+	err := filepath.WalkDir(root, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		info, err := entry.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err == nil {
+			sum += info.Size()
+		}
+		return err
+	})
+	return sum, err
+}

@@ -1,0 +1,128 @@
+package settle
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// configure gives the copy a branch's configuration: the profile, login rules, and
+// files that did not come along because the source keeps them elsewhere.
+func (s *settler) configure() error {
+	files := newConfFiles(s.root, s.account)
+	profile := profileOf(s.major)
+	if !files.exists(mainConf) {
+		if err := files.write(mainConf, minimalConf(s.control, s.req.Settings)); err != nil {
+			return err
+		}
+		files.change(mainConf, "", "it did not come with the copy; this one holds what pg_control and the source say")
+	}
+	if err := files.edit(mainConf, 0); err != nil {
+		return err
+	}
+	if err := appendInclude(files); err != nil {
+		return err
+	}
+	if err := files.editAuto(profile); err != nil {
+		return err
+	}
+	if err := files.write(profileConf, profileText(profile)); err != nil {
+		return err
+	}
+	if err := editLogin(files); err != nil {
+		return err
+	}
+	s.conf = files
+	s.change(files.changes...)
+	s.change(profileChanges(profile, files.values, s.req.Settings)...)
+	return nil
+}
+
+// appendInclude makes the profile the last thing that postgresql.conf says.
+func appendInclude(files *confFiles) error {
+	text, err := files.root.ReadFile(mainConf)
+	if err != nil {
+		return err
+	}
+	trimmed := strings.TrimRight(string(text), "\r\n \t")
+	trimmed = strings.TrimSuffix(trimmed, includeComment)
+	return files.write(mainConf, strings.TrimRight(trimmed, "\r\n \t")+"\n\n"+includeComment+"\ninclude '"+profileConf+"'\n")
+}
+
+const includeComment = "# What a branch sets otherwise. It comes last, so that it holds."
+
+// editLogin writes the files that decide who may log in.
+func editLogin(files *confFiles) error {
+	text, err := files.root.ReadFile(hbaConf)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := files.write(hbaConf, editHBA(string(text))); err != nil {
+		return err
+	}
+	if files.exists(identConf) {
+		return nil
+	}
+	return files.write(identConf, identMinimum)
+}
+
+// carried are the source's settings that a generated postgresql.conf takes over:
+// initdb writes them there, and they change what queries return.
+var carried = []string{
+	"TimeZone", "DateStyle", "IntervalStyle", "default_text_search_config",
+	"lc_messages", "lc_monetary", "lc_numeric", "lc_time", "password_encryption",
+}
+
+// minimalConf is a postgresql.conf for a copy that has none.
+func minimalConf(c controlData, source map[string]string) string {
+	var b strings.Builder
+	b.WriteString("# The source keeps its configuration outside the data directory, so none came with\n" +
+		"# the copy. These are the limits that pg_control records.\n")
+	for _, name := range ownSettings {
+		if value, ok := c.settings[name]; ok {
+			fmt.Fprintf(&b, "%s = %s\n", name, quoteConf(value))
+		}
+	}
+	b.WriteString("\n# These are the source's.\n")
+	for _, name := range carried {
+		if value, ok := source[name]; ok {
+			fmt.Fprintf(&b, "%s = %s\n", name, quoteConf(value))
+		}
+	}
+	return b.String()
+}
+
+// refusedSetting matches the server's complaint about one setting, as set_config_option
+// in guc.c and ProcessConfigFileInternal in guc-file.l write it.
+var refusedSetting = regexp.MustCompile(`(?:invalid value for parameter|unrecognized configuration parameter|parameter) "([A-Za-z0-9_.]+)"`)
+
+// dropRefused comments out the settings that the image's server does not take,
+// such as a locale that the image has not, and says whether there were any new ones.
+func (s *settler) dropRefused(log []string) (bool, error) {
+	const why = "the image's server does not take it"
+	files := newConfFiles(s.root, s.account)
+	for _, line := range log {
+		m := refusedSetting.FindStringSubmatch(line)
+		if m == nil || inProfile(profileOf(s.major), strings.ToLower(m[1])) {
+			continue
+		}
+		files.drop[strings.ToLower(m[1])] = why
+	}
+	if len(files.drop) == 0 {
+		return false, nil
+	}
+	if err := files.edit(mainConf, 0); err != nil {
+		return false, err
+	}
+	if err := appendInclude(files); err != nil {
+		return false, err
+	}
+	if err := files.editAuto(profileOf(s.major)); err != nil {
+		return false, err
+	}
+	s.change(files.changes...)
+	return slices.ContainsFunc(files.changes, func(c change) bool { return c.Why == why }), nil
+}

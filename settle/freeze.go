@@ -1,0 +1,209 @@
+package settle
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// Bounds on one VACUUM command. Every command scans pg_class at its end
+// (vac_update_datfrozenxid in vacuum.c), so small tables share one.
+const (
+	batchBytes  = 64 << 20
+	batchTables = 200
+)
+
+// maxFreezers bounds the connections that freeze one database at a time.
+const maxFreezers = 4
+
+// table is one relation to vacuum, quoted, with the bytes of all that belongs to it.
+type table struct {
+	name  string
+	bytes int64
+}
+
+// freezer freezes every row of every database, so that no reader in a branch finds
+// a hint bit to set, a page to prune, or a table that autovacuum wants.
+type freezer struct {
+	server  *server
+	workers int
+	report  func(done, total int64)
+
+	// oldest is the first transaction id that was not yet given out when the freeze
+	// began: nothing in a frozen table is older than it.
+	oldest string
+	done   atomic.Int64
+	total  int64
+}
+
+func newFreezer(s *server, maxConnections int, report func(done, total int64)) *freezer {
+	workers := max(1, min(maxFreezers, runtime.NumCPU(), maxConnections-1))
+	return &freezer{server: s, workers: workers, report: report}
+}
+
+func (f *freezer) run(ctx context.Context, all []database) error {
+	for _, d := range all {
+		for _, t := range d.tables {
+			f.total += t.bytes
+		}
+	}
+	if err := f.server.inAny(ctx, func(conn *pgx.Conn) error {
+		return conn.QueryRow(ctx, `SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::numeric % 4294967296)::text`).Scan(&f.oldest)
+	}); err != nil {
+		return err
+	}
+	f.report(0, f.total)
+	for _, d := range all {
+		if err := f.database(ctx, d); err != nil {
+			return fmt.Errorf("database %s: %w", quoteIdent(d.name), err)
+		}
+	}
+	f.report(f.total, f.total)
+	return nil
+}
+
+// tablesOf lists what has rows, the largest first. Partitioned tables have none,
+// and the source's statistics of them stay as they are: autovacuum would not make
+// new ones either. Toast tables go with their owners.
+func tablesOf(ctx context.Context, conn *pgx.Conn) ([]table, error) {
+	rows, err := conn.Query(ctx, `SELECT format('%I.%I', s.nspname, c.relname), pg_total_relation_size(c.oid) AS bytes
+		FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace
+		WHERE c.relkind IN ('r', 'm') ORDER BY bytes DESC, c.oid`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t table, err error) {
+		err = row.Scan(&t.name, &t.bytes)
+		return t, err
+	})
+}
+
+// batches groups tables into VACUUM commands, in order.
+func batches(tables []table) [][]table {
+	var all [][]table
+	var bytes int64
+	for _, t := range tables {
+		last := len(all) - 1
+		if last < 0 || bytes+t.bytes > batchBytes || len(all[last]) == batchTables {
+			all, bytes = append(all, nil), 0
+			last++
+		}
+		all[last] = append(all[last], t)
+		bytes += t.bytes
+	}
+	return all
+}
+
+// Options of the VACUUM commands. INDEX_CLEANUP ON, because the default leaves the
+// index entries of a few dead rows, and a reader that meets one marks it in the
+// index page (_bt_killitems in nbtutils.c). PARALLEL 0, because parallel workers
+// want shared memory that a container does not have; tables are done in parallel.
+const freezeOptions = "FREEZE, DISABLE_PAGE_SKIPPING, INDEX_CLEANUP ON, PARALLEL 0"
+
+func (f *freezer) database(ctx context.Context, d database) error {
+	options := freezeOptions + ", ANALYZE"
+	if d.name == "template0" {
+		// Nobody plans a query there, and pg_statistic would have to be frozen again.
+		options = freezeOptions
+	}
+	if err := f.inParallel(ctx, d, options); err != nil {
+		return err
+	}
+	return f.server.in(ctx, d.name, func(conn *pgx.Conn) error {
+		// ANALYZE has written rows there after these tables' own turn. This runs alone in
+		// its database, so nothing holds the horizon back.
+		if err := vacuum(ctx, conn, freezeOptions, "pg_catalog.pg_statistic", "pg_catalog.pg_statistic_ext_data"); err != nil {
+			return err
+		}
+		return f.verifyTables(ctx, conn)
+	})
+}
+
+// inParallel deals the database's tables out to the workers.
+func (f *freezer) inParallel(ctx context.Context, d database, options string) error {
+	work := make(chan []table)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer close(work)
+		for _, batch := range batches(d.tables) {
+			select {
+			case work <- batch:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		return nil
+	})
+	for range f.workers {
+		group.Go(func() error {
+			return f.server.in(ctx, d.name, func(conn *pgx.Conn) error { return f.vacuumAll(ctx, conn, options, work) })
+		})
+	}
+	return group.Wait()
+}
+
+func (f *freezer) vacuumAll(ctx context.Context, conn *pgx.Conn, options string, work <-chan []table) error {
+	for batch := range work {
+		var names []string
+		var bytes int64
+		for _, t := range batch {
+			names = append(names, t.name)
+			bytes += t.bytes
+		}
+		if err := vacuum(ctx, conn, options, names...); err != nil {
+			return err
+		}
+		f.report(min(f.done.Add(bytes), f.total-1), f.total)
+	}
+	return nil
+}
+
+func vacuum(ctx context.Context, conn *pgx.Conn, options string, names ...string) error {
+	_, err := conn.Exec(ctx, "VACUUM ("+options+") "+strings.Join(names, ", "))
+	if err != nil && len(names) == 1 {
+		return fmt.Errorf("table %s: %w", names[0], err)
+	}
+	return err
+}
+
+// last freezes the shared catalogs that closing the databases has written.
+func (f *freezer) last(ctx context.Context) error {
+	return f.server.inAny(ctx, func(conn *pgx.Conn) error {
+		return vacuum(ctx, conn, freezeOptions, "pg_catalog.pg_database", "pg_catalog.pg_shdepend")
+	})
+}
+
+// verifyTables finds tables that hold anything older than the freeze. VACUUM itself
+// does not say when something kept it from freezing.
+func (f *freezer) verifyTables(ctx context.Context, conn *pgx.Conn) error {
+	old, err := texts(ctx, conn, `SELECT c.oid::regclass::text FROM pg_class c
+		WHERE c.relkind IN ('r', 'm', 't') AND age(c.relfrozenxid) > age('`+f.oldest+`'::xid) ORDER BY 1 LIMIT 10`)
+	if err == nil && len(old) > 0 {
+		err = notFrozen("tables are", old)
+	}
+	return err
+}
+
+// verify finds databases that hold anything older than the freeze.
+func (f *freezer) verify(ctx context.Context) error {
+	return f.server.inAny(ctx, func(conn *pgx.Conn) error {
+		old, err := texts(ctx, conn, `SELECT datname::text FROM pg_database
+			WHERE datconnlimit <> -2 AND age(datfrozenxid) > age('`+f.oldest+`'::xid) ORDER BY 1 LIMIT 10`)
+		if err == nil && len(old) > 0 {
+			err = notFrozen("databases are", old)
+		}
+		return err
+	})
+}
+
+func notFrozen(what string, names []string) error {
+	return fail(contract.AgentErrFailed, "something in the copy holds the transaction horizon back",
+		"these %s not frozen: %s", what, strings.Join(names, ", "))
+}

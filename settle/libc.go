@@ -1,0 +1,67 @@
+package settle
+
+import (
+	"context"
+	"debug/elf"
+	"fmt"
+	"os/exec"
+	"regexp"
+	"strings"
+)
+
+var (
+	muslVersion  = regexp.MustCompile(`(?m)^Version (\S+)`)
+	glibcVersion = regexp.MustCompile(`version (\d+\.\d+)`)
+	getconfGlibc = regexp.MustCompile(`glibc (\d+\.\d+)`)
+)
+
+// libc names the C library of the image's server and its version, "glibc 2.41" or
+// "musl 1.2.5": it sorted the text indexes. The server's dynamic loader tells both;
+// it is empty for a static server.
+func libc(ctx context.Context) (string, error) {
+	server, err := tool("postgres")
+	if err != nil {
+		return "", err
+	}
+	loader, err := interpreter(server)
+	if err != nil || loader == "" {
+		return "", err
+	}
+	// musl's loader prints this on standard error and exits with 1.
+	out, _ := exec.CommandContext(ctx, loader, "--version").CombinedOutput()
+	if strings.Contains(loader, "musl") {
+		if m := muslVersion.FindSubmatch(out); m != nil {
+			return "musl " + string(m[1]), nil
+		}
+		return "musl", nil
+	}
+	if m := glibcVersion.FindSubmatch(out); m != nil {
+		return "glibc " + string(m[1]), nil
+	}
+	// Before 2.33 the loader has no --version.
+	out, _ = exec.CommandContext(ctx, "getconf", "GNU_LIBC_VERSION").Output()
+	if m := getconfGlibc.FindSubmatch(out); m != nil {
+		return "glibc " + string(m[1]), nil
+	}
+	return "", fmt.Errorf("the C library of %s says no version", server)
+}
+
+// interpreter is the dynamic loader that an ELF program asks for.
+func interpreter(path string) (string, error) {
+	f, err := elf.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type != elf.PT_INTERP {
+			continue
+		}
+		name := make([]byte, p.Filesz)
+		if _, err := p.ReadAt(name, 0); err != nil {
+			return "", err
+		}
+		return strings.TrimRight(string(name), "\x00"), nil
+	}
+	return "", nil
+}

@@ -1,0 +1,194 @@
+package settle
+
+import (
+	"context"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+)
+
+// oldestMajor is the first version whose files the settle knows.
+const oldestMajor = 14
+
+// probedSettings are the source's settings that decide about the copy or belong
+// into its manifest. Which of them the user may read is the source's decision.
+var probedSettings = []string{
+	"archive_mode", "archive_command", "archive_library", "restore_command",
+	"shared_preload_libraries", "session_preload_libraries", "local_preload_libraries",
+	"synchronous_standby_names", "primary_slot_name", "cluster_name",
+	"data_directory", "config_file", "hba_file", "ident_file",
+	"wal_level", "max_connections", "max_worker_processes", "max_wal_senders", "max_replication_slots",
+	"max_prepared_transactions", "max_locks_per_transaction", "track_commit_timestamp", "wal_log_hints",
+	"full_page_writes", "data_checksums", "wal_segment_size", "io_method",
+	"shared_buffers", "huge_pages", "listen_addresses", "port", "ssl",
+	"TimeZone", "DateStyle", "IntervalStyle", "default_text_search_config",
+	"lc_messages", "lc_monetary", "lc_numeric", "lc_time", "password_encryption",
+}
+
+func runProbe(ctx context.Context, in *input, ev *events) (contract.AgentEvent, error) {
+	var req contract.ProbeRequest
+	if err := in.request(&req); err != nil {
+		return contract.AgentEvent{}, err
+	}
+	src, err := parseSource(req.Source)
+	if err != nil {
+		return contract.AgentEvent{}, err
+	}
+	ev.say(contract.StageProbe, "connecting to %s", src.address())
+	found, err := src.probe(ctx)
+	if err != nil {
+		return contract.AgentEvent{}, err
+	}
+	return contract.AgentEvent{Stage: contract.StageProbe, Probe: found}, nil
+}
+
+// connect opens one connection to the source, within connectTimeout.
+func (s source) connect(ctx context.Context, config *pgx.ConnConfig, why purpose) (*pgx.Conn, error) {
+	bounded, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(bounded, config)
+	if err != nil {
+		return nil, s.connectFailure(err, why)
+	}
+	return conn, nil
+}
+
+func (s source) probe(ctx context.Context) (*contract.Probe, error) {
+	conn, err := s.connect(ctx, s.config, forQueries)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	p := &contract.Probe{Host: s.config.Host, Port: int(s.config.Port), User: s.config.User, Database: s.config.Database}
+	for _, ask := range []func(context.Context, *pgx.Conn, *contract.Probe) error{
+		askVersion, askState, askTablespaces, askSettings, askBytes,
+	} {
+		if err := ask(ctx, conn, p); err != nil {
+			return nil, s.queryFailure(err)
+		}
+	}
+	if p.SystemIdentifier, err = s.tryReplication(ctx); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// queryFailure is for a source that let us in and then failed a catalog query.
+func (s source) queryFailure(err error) error {
+	var known *contract.AgentError
+	if errors.As(err, &known) {
+		return known
+	}
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		return fail(contract.AgentErrFailed, "", "%s failed a catalog query: %s (%s)", s.address(), pg.Message, pg.Code)
+	}
+	return s.connectFailure(err, forQueries)
+}
+
+func askVersion(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
+	var number string
+	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version_num'), current_setting('server_version')`).
+		Scan(&number, &p.ServerVersion); err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(number)
+	if err != nil {
+		return pooler("server_version_num is " + number)
+	}
+	p.Major = n / 10000
+	return refuseOld(p.Major, p.ServerVersion)
+}
+
+func refuseOld(major int, version string) error {
+	if major >= oldestMajor {
+		return nil
+	}
+	return fail(contract.AgentErrMajor, "make a seed from a dump restored into a newer server",
+		"the source runs Postgres %s; a copy needs %d or later", version, oldestMajor)
+}
+
+func askState(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
+	return conn.QueryRow(ctx, `SELECT pg_catalog.pg_is_in_recovery(), pg_catalog.clock_timestamp(),
+		(SELECT rolname::text FROM pg_catalog.pg_roles WHERE oid = 10)`).
+		Scan(&p.InRecovery, &p.Time, &p.Superuser)
+}
+
+// askTablespaces leaves out tablespaces in place, which have no location of their
+// own (allow_in_place_tablespaces, 15 and later; pg_tablespace_location gives ” or
+// a path relative to the data directory): a base backup takes them along.
+func askTablespaces(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
+	rows, err := conn.Query(ctx, `SELECT oid, spcname::text, location FROM
+		(SELECT oid, spcname, pg_catalog.pg_tablespace_location(oid) AS location FROM pg_catalog.pg_tablespace) t
+		WHERE location LIKE '/%' ORDER BY oid`)
+	if err != nil {
+		return err
+	}
+	p.Tablespaces, err = pgx.CollectRows(rows, pgx.RowToStructByPos[contract.Tablespace])
+	return err
+}
+
+func askSettings(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
+	var names []string
+	for _, name := range probedSettings {
+		names = append(names, quoteLiteral(name))
+	}
+	rows, err := conn.Query(ctx, `SELECT name, pg_catalog.current_setting(name) FROM pg_catalog.pg_settings
+		WHERE name IN (`+strings.Join(names, ",")+`)`)
+	if err != nil {
+		return err
+	}
+	p.Settings = map[string]string{}
+	var name, value string
+	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		p.Settings[name] = value
+		return nil
+	})
+	return err
+}
+
+// askBytes leaves 0 where the user may not ask for the size of every database, or
+// one goes away meanwhile.
+func askBytes(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
+	err := conn.QueryRow(ctx, `SELECT coalesce(sum(pg_catalog.pg_database_size(oid)), 0)::bigint
+		FROM pg_catalog.pg_database`).Scan(&p.Bytes)
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) {
+		p.Bytes = 0
+		return nil
+	}
+	return err
+}
+
+// tryReplication opens and closes what pg_basebackup will need, two physical
+// replication connections at a time, and returns the system identifier.
+func (s source) tryReplication(ctx context.Context) (string, error) {
+	files, err := s.connect(ctx, s.replication(), forReplication)
+	if err != nil {
+		return "", err
+	}
+	defer files.Close(context.WithoutCancel(ctx))
+	wal, err := s.connect(ctx, s.replication(), forReplication)
+	if err != nil {
+		return "", err
+	}
+	defer wal.Close(context.WithoutCancel(ctx))
+
+	results, err := files.PgConn().Exec(ctx, "IDENTIFY_SYSTEM").ReadAll()
+	if err != nil {
+		// A pooler that ignores the startup parameter passes this on as SQL.
+		var pg *pgconn.PgError
+		if errors.As(err, &pg) {
+			return "", pooler(pg.Message)
+		}
+		return "", s.connectFailure(err, forReplication)
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) < 3 {
+		return "", pooler("IDENTIFY_SYSTEM gives no answer")
+	}
+	return string(results[0].Rows[0][0]), nil
+}
