@@ -61,7 +61,8 @@ apt_options() {
 	apt-config dump Acquire | sed -nE 's/^(Acquire::(Check-Valid-Until|Check-Date|https?::Proxy)\b.*)/--aptopt=\1/p'
 }
 
-# root_filesystem MAJOR writes a tar archive to standard output.
+# root_filesystem MAJOR writes a tar archive to standard output, made of what
+# $mirror has.
 root_filesystem() {
 	local major=$1 include options
 	mapfile -t options < <(apt_options)
@@ -75,12 +76,13 @@ root_filesystem() {
 		--include="$include" \
 		--essential-hook="'$here/images/hook.sh' prepare \"\$1\" $major" \
 		--customize-hook="'$here/images/hook.sh' customize \"\$1\" $major" \
-		"$(suite "$major")" - "$(debian_mirror)"
+		"$(suite "$major")" - "$mirror"
 }
 
 # build IMAGE MAJOR
 build() {
-	local image=$1 major=$2 pgdata volume old id
+	local image=$1 major=$2 pgdata volume old id started=$SECONDS
+	say "$image: no registry has it for us; building a stand-in from Debian $(suite "$major")"
 	old=$(docker image inspect --format '{{.Id}}' "$image" 2>/dev/null) || true
 	if ((major < 18)); then
 		pgdata=/var/lib/postgresql/data volume=$pgdata
@@ -104,35 +106,53 @@ build() {
 		die "the stand-in for $image could not be built"
 	}
 	docker tag "$id" "$image"
+	say "$image: built in $((SECONDS - started)) s"
 	# The stand-in that this one replaces, if no container uses it.
 	[[ -z $old ]] || docker rmi "$old" >/dev/null 2>&1 || true
 }
 
-provide() {
-	local major=$1 image=postgres:$1
+# missing MAJOR: whether the image is still to be built. Pulls it if possible.
+missing() {
+	local image=postgres:$1
 	if is_current "$image"; then
-		return
+		return 1
 	fi
+	# A stand-in whose recipe has changed was built because there is no registry.
 	if ! docker image inspect "$image" >/dev/null 2>&1 && pull "$image"; then
 		say "$image: pulled"
-		return
+		return 1
 	fi
+}
+
+require_builder() {
 	if ! is_debian || [[ $EUID -ne 0 ]]; then
-		die "$image cannot be pulled, and only root on Debian can build a stand-in" \
+		die "no registry has postgres:$1 for us, and only root on Debian can build a stand-in" \
 			"make a registry or mirror reachable for the engine, or run this as root on Debian"
 	fi
-	have mmdebstrap || die "$image cannot be pulled, and mmdebstrap is missing" "run: $here/packages.sh"
-	say "$image: no registry has it for us; building a stand-in from Debian $(suite "$major")"
-	build "$image" "$major"
-	say "$image: built in $SECONDS s"
+	have mmdebstrap || die "no registry has postgres:$1 for us, and mmdebstrap is missing" \
+		"run: $here/packages.sh"
 }
 
 docker version >/dev/null 2>&1 || die "no Docker engine answers" "run: $here/engine.sh up"
 [[ $# -gt 0 ]] || set -- 15 17 18
+
+to_build=()
 for major; do
 	suite "$major" >/dev/null
+	! missing "$major" || to_build+=("$major")
 done
-for major; do
-	SECONDS=0
-	provide "$major"
+[[ ${#to_build[@]} -gt 0 ]] || exit 0
+
+require_builder "${to_build[0]}"
+mirror=$(debian_mirror)
+# All at once: unpacking and configuring keep one core busy each.
+jobs=()
+for major in "${to_build[@]}"; do
+	build "postgres:$major" "$major" &
+	jobs+=($!)
 done
+failed=0
+for job in "${jobs[@]}"; do
+	wait "$job" || failed=1
+done
+exit "$failed"

@@ -64,9 +64,13 @@ debian_archives() {
 # named by its plain codename is in the main archive; the security archive
 # has names like "bookworm-security" only, and no sid.
 debian_mirror() {
-	local mirror
-	[[ -n $(debian_archives) ]] || apt_update
-	mirror=$(debian_archives | awk '$2 !~ /-/ { print $1; exit }')
+	local archives mirror
+	archives=$(debian_archives)
+	if [[ -z $archives ]]; then # never updated
+		apt_update
+		archives=$(debian_archives)
+	fi
+	mirror=$(awk '$2 !~ /-/ { print $1; exit }' <<<"$archives")
 	[[ -n $mirror ]] || die "apt on this machine has no Debian mirror" \
 		"add one to /etc/apt/sources.list.d, run 'apt-get update', and try again"
 	printf '%s\n' "$mirror"
