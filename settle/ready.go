@@ -58,7 +58,7 @@ func runReady(args []string, stdout, stderr io.Writer) int {
 		ev.last(contract.AgentEvent{Error: notReady(err, *timeout)})
 		return exitFailed
 	}
-	ev.say("", "ready")
+	ev.say(contract.StageReady, "")
 	return exitOK
 }
 

@@ -9,6 +9,7 @@ package volumedriver
 import (
 	"context"
 	"log/slog"
+	"path"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -35,6 +36,9 @@ type Config struct {
 	// Mounter is the kernel, or what stands for it in a test.
 	Mounter Mounter
 	Log     *slog.Logger
+	// Step, where set, is called by name between the steps of an operation. It exists to
+	// crash there: what a restart then finds must be whole.
+	Step func(name string)
 }
 
 // Driver serves the verbs of the volume protocol. All its methods may be called at the
@@ -82,6 +86,13 @@ func Open(cfg Config) (*Driver, error) {
 // crash, containers outlive the plugin.
 func (d *Driver) Close() { d.store.close() }
 
+// step marks the end of a step of an operation.
+func (d *Driver) step(name string) {
+	if d.cfg.Step != nil {
+		d.cfg.Step(name)
+	}
+}
+
 // StoreID is the id of the data root.
 func (d *Driver) StoreID() string { return d.store.meta.ID }
 
@@ -89,6 +100,7 @@ func (d *Driver) StoreID() string { return d.store.meta.ID }
 func (d *Driver) Background(ctx context.Context) {
 	d.runtime.load()
 	go d.sweepStaging(ctx)
+	go d.measureSeeds()
 	d.store.sweepTrash(ctx)
 }
 
@@ -113,6 +125,21 @@ func (d *Driver) lockVolume(ctx context.Context, name string) (*volume, func(), 
 		return nil, nil, failed(named("volume", name), "wait for another request about it", err)
 	}
 	return d.find(name), unlock, nil
+}
+
+// setID gives a volume that is being made the id of its folder.
+func (d *Driver) setID(v *volume, id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	v.id = id
+	switch v.kind {
+	case contract.KindSeed:
+		v.seed.ID = id
+	case contract.KindBranch:
+		v.branch.ID = id
+	case contract.KindStaging:
+		v.staging.ID = id
+	}
 }
 
 // setErr records the outcome of a verb for Status.
@@ -167,25 +194,71 @@ func (d *Driver) Get(name string) (Info, error) {
 	}
 	status := v.status()
 	status.Branches = d.branchesOf(v)
+	if v.kind == contract.KindBranch {
+		// The CLI makes a branch's container from its seed's manifest, and asks once.
+		if seed := d.seedByID(v.branch.SeedID); seed != nil {
+			status.Manifest = seed.manifest
+		}
+	}
+	trees := d.ownTrees(v)
 	d.mu.Unlock()
 
+	status.OwnedBytes = d.usage.get(v, trees)
 	d.describe(v, status)
 	return Info{Name: v.name, Mountpoint: d.target(v), CreatedAt: v.created, Status: status}, nil
 }
 
 // describe adds to a Status what needs a look at the disk.
 func (d *Driver) describe(v *volume, status *contract.Status) {
-	status.OwnedBytes = d.usage.get(v)
 	status.CopyUpMode = d.probe.copyUpMode()
 	if v.kind != contract.KindBranch {
 		return
 	}
 	status.CowMode = contract.ModeLazyRW
-	if v.branch.Cow == contract.CowOff {
+	if v.cow == contract.CowOff {
 		status.CowMode, status.CowReason = contract.ModeEager, "cow=off"
 	} else if err := d.runtime.shimMissing(); err != nil {
 		status.CowMode, status.CowReason = contract.ModeEager, "the plugin has no shim: "+err.Error()
 	}
+}
+
+// measureSeeds has the size of every seed measured once, so that Get has it at hand.
+func (d *Driver) measureSeeds() {
+	d.mu.Lock()
+	var seeds []*volume
+	for _, v := range d.volumes {
+		if v.kind == contract.KindSeed && v.phase != creating {
+			seeds = append(seeds, v)
+		}
+	}
+	d.mu.Unlock()
+	for _, v := range seeds {
+		d.usage.get(v, []string{v.tree()})
+	}
+}
+
+// ownTrees gives the folders, below the data root, whose content a volume shares with
+// no other: its tree, and the frozen layers that nothing else stands on. d.mu must be
+// held.
+func (d *Driver) ownTrees(v *volume) []string {
+	trees := []string{v.tree()}
+	if v.kind != contract.KindBranch {
+		return trees
+	}
+	shared := map[string]bool{}
+	for _, b := range d.volumes {
+		if b.kind == contract.KindBranch && b != v {
+			for _, id := range b.branch.Layers {
+				shared[id] = true
+			}
+		}
+	}
+	for _, id := range v.branch.Layers {
+		if !shared[id] {
+			trees = append(trees, path.Join(layersDir, id, upperDir))
+		}
+	}
+	return trees
 }
 
 // branchesOf names the branches that stand on a volume. d.mu must be held.
@@ -199,7 +272,7 @@ func (d *Driver) branchesOf(v *volume) []string {
 			continue
 		}
 		if (v.kind == contract.KindSeed && b.branch.SeedID == v.id) ||
-			(v.kind == contract.KindBranch && b.branch.Parent == v.name) {
+			(v.kind == contract.KindBranch && b.branch.ParentID == v.id) {
 			names = append(names, b.name)
 		}
 	}

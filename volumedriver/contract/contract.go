@@ -150,7 +150,7 @@ type Status struct {
 	// Branches are the names of the branches that stand on this seed generation, or
 	// on this branch.
 	Branches []string `json:"branches,omitempty"`
-	// Manifest is that of the seed generation.
+	// Manifest is that of the seed generation; a branch has its seed's.
 	Manifest *Manifest `json:"manifest,omitempty"`
 	// Plugin is the answer to OpStatus.
 	Plugin *PluginStatus `json:"plugin,omitempty"`
