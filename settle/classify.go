@@ -126,7 +126,7 @@ func pooler(said string) *contract.AgentError {
 // that it saw and whether the connection was encrypted.
 func hbaHint(database, user, message string) string {
 	kind, address := "host", "all"
-	if _, after, ok := strings.Cut(message, `from host "`); ok {
+	if _, after, ok := strings.Cut(message, `host "`); ok {
 		if host, _, ok := strings.Cut(after, `"`); ok {
 			if ip, err := netip.ParseAddr(host); err == nil {
 				address = netip.PrefixFrom(ip, ip.BitLen()).String()
