@@ -48,6 +48,8 @@ static lz_ssize lz_pwritev2(int fd, const void *iov, int count, lz_off off, int 
 
 	if (rc == 0)
 		rc = lz_syscall(__NR_pwritev2, fd, (long)iov, count, off, 0, flags);
+	if (rc == -ENOSYS && flags == 0) /* an old kernel, or qemu-user: without flags the older calls do the same */
+		return off == -1 ? lz_writev(fd, iov, count) : lz_pwritev(fd, iov, count, off);
 	return lz_return(rc);
 }
 

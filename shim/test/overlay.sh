@@ -21,17 +21,6 @@ check() { # check WHAT COMMAND...
 	fi
 }
 
-make_seed() {
-	local seed=$RIG/disk/seed
-	mkdir -p "$seed/base/1" "$seed/base/2" "$seed/pg_wal"
-	"$BUILD/postgres" seed "$seed/base/1" || die "cannot make the seed"
-	cp "$seed/base/1/0" "$seed/base/2/0"
-	printf 'NEWDATA!' >"$seed/news"
-	echo 17 >"$seed/PG_VERSION"
-	echo wal >"$seed/pg_wal/000000010000000000000001"
-	rig_shim "$RIG/disk/runtime" "$OBJECT"
-}
-
 in_branch() { # in_branch PRELOAD LAZY PROGRAM ARGS...
 	local preload=$1 lazy=$2
 	shift 2
@@ -134,7 +123,7 @@ second_server_cases() {
 for fs; do
 	echo "== $fs"
 	rig_disk "$fs"
-	make_seed
+	rig_call_seed "$OBJECT"
 	before=$(seed_sum)
 	inert_cases
 	rig_branch

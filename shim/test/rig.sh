@@ -43,12 +43,12 @@ rig_leave() {
 rig_disk() {
 	need "mkfs.$1"
 	truncate -s 0 "$RIG/image"
-	truncate -s "${LZ_DISK_SIZE:-640M}" "$RIG/image"
+	truncate -s "${LZ_DISK_SIZE:-320M}" "$RIG/image"
 	mkdir -p "$RIG/disk" "$RIG/branch"
 	case $1 in
 	ext4) mkfs.ext4 -q -F "$RIG/image" ;;
 	xfs) mkfs.xfs -q -f -m reflink=1 "$RIG/image" ;;
-	btrfs) mkfs.btrfs -q -f "$RIG/image" ;;
+	btrfs) mkfs.btrfs -q -f "$RIG/image" >/dev/null ;; # its notes on new defaults
 	*) die "no recipe for file system $1" ;;
 	esac
 	mount -o loop "$RIG/image" "$RIG/disk"
@@ -85,4 +85,16 @@ rig_remount() {
 	mount -t overlay overlay \
 		-o "lowerdir=$RIG/disk/seed:$RIG/disk/runtime,upperdir=$RIG/disk/upper,workdir=$RIG/disk/work" \
 		-o index=on,metacopy=on,redirect_dir=on "$RIG/branch"
+}
+
+# rig_call_seed OBJECT: a seed for the call tests, and a runtime layer with that object.
+rig_call_seed() {
+	local seed=$RIG/disk/seed
+	mkdir -p "$seed/base/1" "$seed/base/2" "$seed/pg_wal"
+	"$SHIM/build/postgres" seed "$seed/base/1" || die "cannot make the seed"
+	cp "$seed/base/1/0" "$seed/base/2/0"
+	printf 'NEWDATA!' >"$seed/news"
+	echo 17 >"$seed/PG_VERSION"
+	echo wal >"$seed/pg_wal/000000010000000000000001"
+	rig_shim "$RIG/disk/runtime" "$1"
 }

@@ -1,5 +1,4 @@
 /* A preload of the user's own, which also stands in front of open: it must be called, and so must the shim behind it. */
-#define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>

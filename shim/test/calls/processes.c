@@ -114,7 +114,7 @@ static void many_processes_with_old_descriptors_agree(void)
 /* All first writes at the same moment: one copy-up, nobody's write lost. */
 static void simultaneous_first_writes_are_all_kept(void)
 {
-	enum { MANY = 16, ROUNDS = 20 };
+	enum { MANY = 16, ROUNDS = 8 };
 
 	for (int round = 0; round < ROUNDS; round++) {
 		const char *path = fresh();

@@ -49,7 +49,7 @@ static int put_pwritev2(void *f, int fd)
 	struct iovec iov[2] = { { (void *)NEWS, 3 }, { (void *)(NEWS + 3), NEWS_SIZE - 3 } };
 	ssize_t (*pwv2)(int, const struct iovec *, int, off_t, int) = (ssize_t(*)(int, const struct iovec *, int, off_t, int))f;
 
-	return outcome(pwv2(fd, iov, 2, SPOT, RWF_DSYNC));
+	return outcome(pwv2(fd, iov, 2, SPOT, 0));
 }
 
 static int put_copy_file_range(void *f, int fd)

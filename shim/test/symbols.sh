@@ -1,0 +1,35 @@
+#!/bin/bash
+# What makes one object fit every program of every image: it needs no library, asks for __errno_location only, and that
+# weakly; it exports the wrappers and nothing else; nothing in it is writable and executable. For each architecture built.
+set -uo pipefail
+. "$(dirname "$0")/rig.sh"
+need readelf
+
+failures=0
+check() { # check WHAT WANT HAVE
+	if [ "$2" = "$3" ]; then
+		echo "  ok   $1"
+	else
+		printf '  FAIL %s\n    want: %s\n    have: %s\n' "$1" "$2" "$3"
+		failures=$((failures + 1))
+	fi
+}
+
+names() { # the public names in wrapped.def
+	sed -n 's/^WRAP_[A-Z]*(\([a-z_0-9]*\), .*/\1/p' "$SHIM/src/wrapped.def" | sort
+}
+
+for arch in amd64 arm64; do
+	object=$SHIM/lib/lazyrw-$arch.so
+	[ -f "$object" ] || die "$object is missing; run make first"
+	echo "== $arch"
+	symbols=$(readelf --dyn-syms -W "$object" | awk '$5 == "GLOBAL" || $5 == "WEAK" { print $5, $7, $8 }')
+	check "needs no library" "" "$(readelf -dW "$object" | grep -E 'NEEDED|RPATH|RUNPATH|SONAME|TEXTREL')"
+	check "asks for __errno_location only, weakly" "WEAK UND __errno_location" "$(grep ' UND ' <<<"$symbols")"
+	check "exports the wrappers and nothing else" "$(names)" "$(grep -v ' UND ' <<<"$symbols" | awk '{ print $3 }' | sort)"
+	check "no segment is writable and executable" "" "$(readelf -lW "$object" | awk '($1 == "LOAD" || $1 == "GNU_STACK") && /RWE/')"
+	check "nothing runs when it is loaded" "" "$(readelf -dW "$object" | grep -E 'INIT|FINI')"
+	check "bound at load, then read-only" 1 "$(readelf -lW "$object" | grep -c GNU_RELRO)"
+done
+echo "$failures failed"
+[ $failures = 0 ]
