@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"time"
 
@@ -118,7 +119,7 @@ func (d *Driver) createBranch(ctx context.Context, name string, o options) error
 	if err != nil {
 		return err
 	}
-	err = d.buildBranch(v, seed)
+	err = d.buildBranch(v, path.Join(seed.dir(), rootDir), walHeadOf(seed.manifest))
 	d.settle(v, err)
 	if err != nil {
 		return failed(v.object(), "make it", err)
@@ -140,18 +141,21 @@ func (d *Driver) noSeed(object string, o options) error {
 		"its newest is "+newest.name)
 }
 
-// buildBranch makes a branch's folder. meta.json comes last: without it the folder is
+// buildBranch makes a branch's folder, to lie on the layer top. meta.json comes last: without it the folder is
 // no branch, and is swept at the next start.
-func (d *Driver) buildBranch(v *volume, seed *volume) error {
+func (d *Driver) buildBranch(v *volume, top, walHead string) error {
 	id, err := d.store.makeDir(branchesDir)
 	if err != nil {
 		return err
 	}
-	v.id, v.branch.ID = id, id
-	err = d.store.makeUpper(v.dir(), path.Join(seed.dir(), rootDir), seed.manifest)
+	d.setID(v, id)
+	d.step("create: folder made")
+	err = d.store.makeUpper(v.dir(), top, walHead)
+	d.step("create: upper made")
 	if err == nil {
 		err = writeMeta(d.store.root, path.Join(v.dir(), metaFile), v.branch)
 	}
+	d.step("create: metadata written")
 	if err == nil {
 		err = syncDir(d.store.root, branchesDir)
 	}
@@ -208,7 +212,8 @@ func (d *Driver) buildStaging(v *volume) error {
 	if err != nil {
 		return err
 	}
-	v.id, v.staging.ID = id, id
+	d.setID(v, id)
+	d.step("create: folder made")
 	if err := d.fillStaging(v); err != nil {
 		return errors.Join(err, d.store.discard(v.dir()))
 	}
@@ -227,8 +232,9 @@ func (d *Driver) fillStaging(v *volume) error {
 			return err
 		}
 	}
-	if err := d.runtime.install(v.tree(), 0, 0); err != nil {
+	if err := d.runtime.install(v.tree(), os.Geteuid(), os.Getegid()); err != nil {
 		return err
 	}
+	d.step("create: staging filled")
 	return writeMeta(root, path.Join(v.dir(), metaFile), v.staging)
 }

@@ -136,8 +136,10 @@ func (d *Driver) sealedFrom(stagingID string) *volume {
 	return nil
 }
 
-// dropLayers moves layers that no branch stands on to the trash.
+// dropLayers moves layers that no branch stands on, nor one that is being made, to the
+// trash. The layers are listed first: one that is made after that is not among them.
 func (d *Driver) dropLayers() {
+	there := d.store.list(layersDir)
 	used := map[string]bool{}
 	d.mu.Lock()
 	for _, v := range d.volumes {
@@ -148,7 +150,7 @@ func (d *Driver) dropLayers() {
 		}
 	}
 	d.mu.Unlock()
-	for _, id := range d.store.list(layersDir) {
+	for _, id := range there {
 		if !used[id] {
 			d.dropHalf(path.Join(layersDir, id))
 		}

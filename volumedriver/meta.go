@@ -54,8 +54,10 @@ type branchMeta struct {
 	SeedID     string `json:"seedId"`
 	Seed       string `json:"seed"`
 	Generation int    `json:"generation"`
-	// Parent is the branch that this one was made of, if it was.
-	Parent string `json:"parent,omitempty"`
+	// Parent is the branch that this one was made of, if it was, and ParentID its id,
+	// since another branch may have its name by now.
+	Parent   string `json:"parent,omitempty"`
+	ParentID string `json:"parentId,omitempty"`
 	// Layers are the frozen layers between the seed and the upper, nearest first.
 	Layers []string `json:"layers,omitempty"`
 	// Base are the layers that the branch was made on, to which a reset returns.

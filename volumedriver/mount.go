@@ -39,7 +39,9 @@ func (d *Driver) Mount(ctx context.Context, name, id string) (string, error) {
 		d.setErr(v, err)
 		return "", err
 	}
+	d.step("mount: mounted")
 	d.addRef(v, id, 1)
+	d.step("mount: counted")
 	if ctx.Err() != nil {
 		d.release(v, id)
 		return "", failed(v.object(), "mount it in time", ctx.Err())
@@ -70,6 +72,7 @@ func (d *Driver) release(v *volume, id string) {
 	if d.addRef(v, id, -1) {
 		return
 	}
+	d.step("unmount: counted")
 	if err := d.unmount(v); err != nil {
 		d.log.Error("cannot unmount", "volume", v.name, "error", err)
 		d.setErr(v, err)

@@ -49,7 +49,7 @@ func (p overlayPlan) options() (string, error) {
 func mountHint(err error, name string) (cause, hint string) {
 	switch {
 	case errors.Is(err, unix.EBUSY):
-		return "containers that started before the plugin did last still hold it",
+		return "containers from before the plugin was last restarted still hold it",
 			"stop them, then try again; they are listed by: docker ps --filter volume=" + name
 	case errors.Is(err, unix.ESTALE):
 		return "its layers are not the files that they were made from",

@@ -26,17 +26,22 @@ func (d *Driver) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	err = d.removable(v)
+	d.step("remove: permitted")
 	if err == nil {
 		if err = d.store.discard(v.dir()); err != nil {
 			err = failed(v.object(), "remove it", err)
 		}
 	}
+	d.step("remove: discarded")
 	d.endRemoval(v, err)
 	if err != nil {
 		d.setErr(v, err)
 		return err
 	}
 	d.usage.forget(v.id)
+	if v.kind == contract.KindBranch {
+		d.dropLayers()
+	}
 	d.log.Info("removed", "volume", v.name, "kind", v.kind)
 	return nil
 }

@@ -47,7 +47,12 @@ func (d *Driver) resetBranch(v *volume) error {
 		return refuse(v.object(), "its seed is missing from the data root", "")
 	}
 	meta.Layers = meta.Base
-	if err := d.exchangeBranch(v, seed, &meta, trashDir); err != nil {
+	id, err := d.store.makeDir(trashDir)
+	if err != nil {
+		return failed(v.object(), "reset it", err)
+	}
+	top, walHead := ground(&meta, seed)
+	if err := d.exchangeBranch(v, &meta, trashDir, id, top, walHead); err != nil {
 		return failed(v.object(), "reset it", err)
 	}
 	d.mu.Lock()
@@ -57,30 +62,34 @@ func (d *Driver) resetBranch(v *volume) error {
 	return nil
 }
 
-// exchangeBranch builds a branch's folder anew, with an empty upper, in a folder of
-// its own below where, and exchanges it with the branch's: what the branch was lies
-// there afterwards.
-func (d *Driver) exchangeBranch(v, seed *volume, meta *branchMeta, where string) error {
-	id, err := d.store.makeDir(where)
-	if err != nil {
-		return err
+// ground gives the topmost layer that a branch's upper lies on and, where that is the
+// seed itself, the WAL head to place. Over a frozen layer there is none to place: the
+// seed's is older than the layer's.
+func ground(m *branchMeta, seed *volume) (top, walHead string) {
+	if len(m.Layers) > 0 {
+		return path.Join(layersDir, m.Layers[0], upperDir), ""
 	}
-	return d.exchangeBranchWith(v, seed, meta, where, id)
+	return path.Join(seed.dir(), rootDir), walHeadOf(seed.manifest)
 }
 
-func (d *Driver) exchangeBranchWith(v, seed *volume, meta *branchMeta, where, id string) error {
+// exchangeBranch builds a branch's folder anew, with an empty upper on top, in the
+// folder id below where, and exchanges it with the branch's: what the branch was lies
+// there afterwards.
+func (d *Driver) exchangeBranch(v *volume, meta *branchMeta, where, id, top, walHead string) error {
 	root := d.store.root
 	draft := path.Join(where, id)
-	err := d.store.makeUpper(draft, path.Join(seed.dir(), rootDir), seed.manifest)
+	err := d.store.makeUpper(draft, top, walHead)
 	if err == nil {
 		err = writeMeta(root, path.Join(draft, metaFile), meta)
 	}
+	d.step("exchange: built")
 	if err == nil {
 		err = d.store.exchange(where, id, branchesDir, v.id)
 	}
 	if err != nil {
 		return errors.Join(err, root.RemoveAll(draft))
 	}
+	d.step("exchange: done")
 	d.store.wakeSweeper()
 	// It is done: an error from here on must not undo it.
 	if err := errors.Join(syncDir(root, branchesDir), syncDir(root, where)); err != nil {

@@ -37,13 +37,16 @@ func (d *Driver) seal(ctx context.Context, name string) (sealedAs string, err er
 		d.setErr(v, err)
 		return "", err
 	}
+	d.step("seal: done")
 	d.mu.Lock()
 	delete(d.volumes, v.name)
 	d.mu.Unlock()
 	if err := d.store.discard(v.dir()); err != nil {
 		d.log.Error("cannot drop a sealed staging volume", "volume", name, "error", err)
 	}
+	d.step("seal: staging volume dropped")
 	d.usage.forget(v.id)
+	go d.measureSeeds()
 	d.log.Info("sealed", "volume", name, "seed", seed.name)
 	return seed.name, nil
 }
@@ -80,6 +83,7 @@ func (d *Driver) sealVolume(ctx context.Context, v *volume) (*volume, error) {
 	if err := d.finishRoot(v, manifest); err != nil {
 		return nil, failed(v.object(), "prepare its files", err)
 	}
+	d.step("seal: root prepared")
 	if ctx.Err() != nil {
 		return nil, failed(v.object(), "seal it in time", ctx.Err())
 	}
@@ -183,11 +187,12 @@ func (d *Driver) reserveSeed(v *volume, m *contract.Manifest) (*volume, error) {
 // root by any path after that.
 func (d *Driver) commitSeed(v, seed *volume, manifest []byte) (err error) {
 	root := d.store.root
-	seed.id, err = d.store.makeDir(seedsDir)
+	id, err := d.store.makeDir(seedsDir)
 	if err != nil {
 		return err
 	}
-	seed.seed.ID = seed.id
+	d.setID(seed, id)
+	d.step("seal: folder made")
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, d.store.discard(seed.dir()))
@@ -196,12 +201,14 @@ func (d *Driver) commitSeed(v, seed *volume, manifest []byte) (err error) {
 	if err := writeDurable(root, path.Join(seed.dir(), manifestFile), manifest); err != nil {
 		return err
 	}
+	d.step("seal: manifest written")
 	if err := writeMeta(root, path.Join(seed.dir(), metaFile), seed.seed); err != nil {
 		return err
 	}
 	if err := syncDir(root, seedsDir); err != nil {
 		return err
 	}
+	d.step("seal: metadata written")
 	from := path.Join(v.tree(), contract.StagingRoot)
 	if !isDir(root, from) {
 		return fmt.Errorf("%s is no folder any more", contract.StagingRoot)
@@ -209,6 +216,7 @@ func (d *Driver) commitSeed(v, seed *volume, manifest []byte) (err error) {
 	if err := root.Rename(from, path.Join(seed.dir(), rootDir)); err != nil {
 		return err
 	}
+	d.step("seal: root moved")
 	// From here on it is a seed: an error must not undo it.
 	if err := errors.Join(syncDir(root, seed.dir()), syncDir(root, v.tree())); err != nil {
 		d.log.Error("cannot sync a seal", "seed", seed.name, "error", err)

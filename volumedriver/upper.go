@@ -23,15 +23,24 @@ const copyBlock = 4096
 // head has a few pages; of a seed that has more, the kernel copies when it is needed.
 const maxWALHead = 4 << 20
 
-// makeUpper makes an empty upper and its work folder below dir. The root of an overlay
-// takes its owner and mode from the upper, and Postgres refuses a PGDATA that is not
-// its own or that others may enter (src/backend/utils/init/miscinit.c, checkDataDir).
-func (s *store) makeUpper(dir, seedRoot string, m *contract.Manifest) error {
+// walHeadOf is the path of a seed's WAL head below its root, empty without one.
+func walHeadOf(m *contract.Manifest) string {
+	if m.WALHead == "" {
+		return ""
+	}
+	return path.Join(m.DataDir, m.WALHead)
+}
+
+// makeUpper makes an upper and its work folder below dir, empty save for a copy of the
+// WAL head where one is named. The root of an overlay takes its owner and mode from the
+// upper, and Postgres refuses a PGDATA that is not its own or that others may enter
+// (src/backend/utils/init/miscinit.c, checkDataDir). top is the layer below.
+func (s *store) makeUpper(dir, top, walHead string) error {
 	upper := path.Join(dir, upperDir)
 	if err := s.root.Mkdir(path.Join(dir, workDir), 0o700); err != nil {
 		return err
 	}
-	lower, err := s.root.OpenRoot(seedRoot)
+	lower, err := s.root.OpenRoot(top)
 	if err != nil {
 		return err
 	}
@@ -47,10 +56,10 @@ func (s *store) makeUpper(dir, seedRoot string, m *contract.Manifest) error {
 	if err := likeDir(lower, to, "."); err != nil {
 		return err
 	}
-	if m.WALHead == "" {
+	if walHead == "" {
 		return nil
 	}
-	return placeWALHead(lower, to, path.Join(m.DataDir, m.WALHead))
+	return placeWALHead(lower, to, walHead)
 }
 
 // placeWALHead puts a sparse copy of the seed's one WAL segment into the upper, with

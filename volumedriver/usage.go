@@ -1,6 +1,7 @@
 package volumedriver
 
 import (
+	"errors"
 	"os"
 	"sync"
 	"time"
@@ -41,9 +42,9 @@ func newUsageCache(root *os.Root) *usageCache {
 	return &usageCache{root: root, known: map[string]*usage{}}
 }
 
-// get gives the allocated bytes of a volume: fresh where that takes a few
+// get gives the allocated bytes of a volume's trees: fresh where that takes a few
 // milliseconds, else as of the last walk, and 0 before the first has ended.
-func (c *usageCache) get(v *volume) int64 {
+func (c *usageCache) get(v *volume, trees []string) int64 {
 	c.mu.Lock()
 	u := c.known[v.id]
 	if u == nil {
@@ -55,7 +56,7 @@ func (c *usageCache) get(v *volume) int64 {
 	fresh := !u.walked.IsZero() && (v.kind == contract.KindSeed || time.Since(u.walked) < rest)
 	if !fresh && u.walking == nil {
 		u.walking = make(chan struct{})
-		go c.walk(u, v.tree(), u.walking)
+		go c.walk(u, trees, u.walking)
 	}
 	walking := u.walking
 	c.mu.Unlock()
@@ -78,9 +79,14 @@ func (c *usageCache) forget(id string) {
 	delete(c.known, id)
 }
 
-func (c *usageCache) walk(u *usage, tree string, done chan struct{}) {
+func (c *usageCache) walk(u *usage, trees []string, done chan struct{}) {
 	start := time.Now()
-	bytes, err := allocated(c.root, tree)
+	var bytes int64
+	var err error
+	for _, tree := range trees {
+		n, walkErr := allocated(c.root, tree)
+		bytes, err = bytes+n, errors.Join(err, walkErr)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {

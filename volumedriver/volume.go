@@ -19,16 +19,18 @@ const (
 	removing
 )
 
-// volume is one seed generation, branch or staging volume. kind, id, name, created and
-// the metadata never change once the volume is in Driver.volumes (a reset leaves them
-// as they are); the other fields are guarded by Driver.mu.
+// volume is one seed generation, branch or staging volume. What stands before the
+// metadata never changes once the volume is ready; the rest is guarded by Driver.mu.
 type volume struct {
 	kind    string
 	id      string
 	name    string
 	created time.Time
+	// cow is the cow mode that was asked for; of a branch only.
+	cow string
 
-	// Exactly one of these is set, by kind.
+	// Exactly one of these is set, by kind. What they point to never changes; a branch
+	// gets another when its layers change.
 	seed    *seedMeta
 	branch  *branchMeta
 	staging *stagingMeta
@@ -103,7 +105,7 @@ func newSeed(m *seedMeta, manifest *contract.Manifest) *volume {
 }
 
 func newBranch(m *branchMeta) *volume {
-	return &volume{kind: contract.KindBranch, id: m.ID, name: m.Name, created: m.Created, branch: m}
+	return &volume{kind: contract.KindBranch, id: m.ID, name: m.Name, created: m.Created, cow: m.Cow, branch: m}
 }
 
 func newStaging(m *stagingMeta) *volume {

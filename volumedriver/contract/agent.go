@@ -90,6 +90,7 @@ type SettleRequest struct {
 const (
 	StageProbe      = "probe"
 	StageBaseBackup = "base backup"
+	StagePrepare    = "prepare"
 	StageRecover    = "recover"
 	StageNeutralise = "neutralise"
 	StageFreeze     = "freeze"

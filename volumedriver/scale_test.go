@@ -1,0 +1,85 @@
+package volumedriver
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"gotest.tools/v3/assert"
+)
+
+// populate puts n branches on disk without the fsyncs of a create.
+func (b *bench) populate(n int) {
+	b.t.Helper()
+	seed := b.volume("shop@1")
+	for i := range n {
+		id := newID()
+		dir := path.Join(branchesDir, id)
+		assert.NilError(b.t, b.d.store.root.Mkdir(dir, 0o700))
+		assert.NilError(b.t, b.d.store.makeUpper(dir, path.Join(seed.dir(), rootDir), ""))
+		m := branchMeta{Format: storeFormat, ID: id, Name: fmt.Sprintf("branch-%04d", i), SeedID: seed.id, Seed: "shop",
+			Generation: 1, Asked: "seed=shop", Cow: "auto", Created: time.Now().UTC()}
+		assert.NilError(b.t, replaceFile(b.d.store.root, path.Join(dir, metaFile), m, false))
+	}
+}
+
+// median runs f n times and gives the time in the middle.
+func median(n int, f func()) time.Duration {
+	var times []time.Duration
+	for range n {
+		start := time.Now()
+		f()
+		took := time.Since(start)
+		at := 0
+		for at < len(times) && times[at] < took {
+			at++
+		}
+		times = append(times[:at], append([]time.Duration{took}, times[at:]...)...)
+	}
+	return times[n/2]
+}
+
+func TestThousandBranches(t *testing.T) {
+	b := newBench(t)
+	b.seal("shop")
+	one := median(9, func() { b.mustCreate("c-"+newID(), "seed", "shop") })
+	b.populate(1000)
+	b.end()
+	start := time.Now()
+	b.start()
+	opened := time.Since(start)
+	assert.Check(t, opened < 500*time.Millisecond, "dockerd dials a plugin after half a second: %v", opened)
+	list := median(9, func() { assert.Equal(t, len(b.d.List()), 1000+1+9) })
+	assert.Check(t, list < 100*time.Millisecond, "%v", list)
+	get := median(99, func() { b.status("branch-0500") })
+	assert.Check(t, get < 5*time.Millisecond, "%v", get)
+	seed := median(9, func() { b.status("shop@1") })
+	assert.Check(t, seed < 5*time.Millisecond, "%v", seed)
+	many := median(9, func() { b.mustCreate("c-"+newID(), "seed", "shop") })
+	t.Logf("open %v, List %v, Get of a branch %v, of the seed %v, create with 1 branch %v, with 1000 %v", opened, list, get, seed, one, many)
+}
+
+// TestGetWaitsForNoWalk gives Get a volume whose size takes long to find out.
+func TestGetWaitsForNoWalk(t *testing.T) {
+	b := newBench(t)
+	b.seal("shop")
+	b.mustCreate("b1", "seed", "shop")
+	upper := b.path(b.volume("b1").tree())
+	for i := range 30 {
+		dir := filepath.Join(upper, fmt.Sprint(i))
+		assert.NilError(t, os.Mkdir(dir, 0o700))
+		for j := range 500 {
+			assert.NilError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(j)), nil, 0o600))
+		}
+	}
+	start := time.Now()
+	b.status("b1")
+	assert.Check(t, time.Since(start) < 50*time.Millisecond, "%v", time.Since(start))
+	for deadline := time.Now().Add(10 * time.Second); b.status("b1").OwnedBytes < 30*4096; {
+		assert.Assert(t, time.Now().Before(deadline), "the figure never comes")
+		time.Sleep(10 * time.Millisecond)
+	}
+}
