@@ -1,0 +1,191 @@
+//go:build e2e
+
+package shimtest
+
+import (
+	"debug/elf"
+	_ "embed"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// The audit: every function that a server or one of its modules asks of libc is wrapped by the shim, or on one of two lists:
+// those that have to do with files or descriptors, each with the reason why it cannot write a data file behind the shim's
+// back; and those that have nothing to do with either. A name on no list fails, so that a new release is looked at.
+
+//go:embed harmless.txt
+var harmlessText string
+
+const (
+	stdio = "a stream never has a lazy descriptor: fdopen is imported by nobody, and fopen opens by libc's own open, for real"
+	reads = "reads: a read-only descriptor of overlayfs shows the upper file from the moment of the copy-up on"
+	meta  = "changes names or attributes, by path: the kernel copies up what it must by itself"
+	sock  = "a descriptor of a socket, a pipe or an event source: it gets a number that close has cleared"
+	child = "the table is copied with the descriptors; exec drops both, and what it starts is no server"
+	maps  = "not a mapping of a file that the caller opened"
+)
+
+var reasons = map[string]string{
+	"fopen": stdio, "freopen": stdio, "fwrite": stdio, "fputc": stdio, "fputs": stdio, "puts": stdio, "fflush": stdio,
+	"fclose": stdio, "setvbuf": stdio, "fread": stdio, "fgetc": stdio, "fgets": stdio, "getc": stdio, "_IO_getc": stdio,
+	"fseek": stdio, "fseeko": stdio, "ftell": stdio, "ftello": stdio, "feof": stdio, "ferror": stdio, "clearerr": stdio,
+	"fileno": stdio + "; what is written through its number goes to the file that is open for real", "stdin": stdio,
+	"stdout": stdio, "stderr": stdio, "fscanf": stdio, "__isoc99_fscanf": stdio, "perror": stdio,
+
+	"read": reads, "pread": reads, "preadv": reads, "__read_chk": reads, "lseek": reads, "fstat": reads, "__fxstat": reads,
+	"stat": reads, "__xstat": reads, "lstat": reads, "__lxstat": reads, "access": reads, "readlink": reads,
+	"realpath": reads, "__realpath_chk": reads, "getcwd": reads, "opendir": reads, "readdir": reads, "closedir": reads,
+	"posix_fadvise": reads,
+
+	"fsync":     "a no-op while the file is a lower one; reaches the upper file once anybody has copied it up",
+	"fdatasync": "as fsync", "sync_file_range": "as fsync; overlayfs ignores it", "syncfs": "the whole file system",
+
+	"rename": meta, "link": meta, "symlink": meta, "unlink": meta, "mkdir": meta, "rmdir": meta, "chmod": meta, "chown": meta,
+	"utime": meta, "umask": meta,
+	"chdir": "the first write does not go by path, so it does not matter where the process is",
+
+	"socket": sock, "accept": sock, "bind": sock, "listen": sock, "connect": sock, "send": sock, "sendto": sock, "recv": sock,
+	"recvfrom": sock, "pipe": sock, "epoll_create1": sock, "epoll_ctl": sock, "epoll_wait": sock, "signalfd": sock, "poll": sock,
+	"select": sock, "__fdelt_chk": sock, "getsockname": sock, "getsockopt": sock, "setsockopt": sock, "isatty": sock,
+
+	"fork": child, "system": child, "popen": child, "pclose": child, "waitpid": child,
+
+	"munmap": maps, "shm_open": "opens in /dev/shm", "shm_unlink": "in /dev/shm", "shmget": maps, "shmat": maps, "shmdt": maps,
+	"shmctl": maps, "dlopen": "maps libraries, by libc's own open", "dlsym": "finds the shim's functions as any other",
+	"dlclose": maps, "dlerror": maps, "backtrace_symbols_fd": "writes to stderr",
+	"syslog": sock, "__syslog_chk": sock, "openlog": sock, "closelog": sock,
+	"getifaddrs": sock, "freeifaddrs": sock, "getaddrinfo": sock, "freeaddrinfo": sock,
+}
+
+// Functions of other libraries that do file I/O for the caller.
+var foreignReasons = map[string]string{
+	"io_uring": "18 submits reads only (pgaio_io_start_readv); pgaio_io_start_writev has no caller. A write on a lazy descriptor would fail with EBADF",
+}
+
+var fromLibc = regexp.MustCompile(`^(libc|libpthread|librt|libdl)\.so`)
+
+func wrappedNames(t *testing.T) map[string]bool {
+	t.Helper()
+	text, err := os.ReadFile("../src/wrapped.def")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^WRAP_[A-Z]+\((\w+), \w+\)$`).FindAllStringSubmatch(string(text), -1) {
+		names[m[1]] = true
+	}
+	if len(names) < 40 {
+		t.Fatalf("only %d names in wrapped.def", len(names))
+	}
+	return names
+}
+
+func harmlessNames() map[string]bool {
+	names := map[string]bool{}
+	for _, line := range strings.Split(harmlessText, "\n") {
+		if !strings.HasPrefix(line, "#") {
+			for _, name := range strings.Fields(line) {
+				names[name] = true
+			}
+		}
+	}
+	return names
+}
+
+// An auditor judges one imported name.
+type auditor struct{ wrapped, harmless map[string]bool }
+
+// judge returns "" for a name that is accounted for, else what is wrong with it.
+func (a auditor) judge(symbol elf.ImportedSymbol) string {
+	for prefix := range foreignReasons {
+		if strings.HasPrefix(symbol.Name, prefix) {
+			return ""
+		}
+	}
+	if !fromLibc.MatchString(symbol.Library) && !(symbol.Library == "" && a.known(symbol.Name)) {
+		return "" // another library's, which is audited where it calls libc itself, or none of ours
+	}
+	if !a.known(symbol.Name) {
+		return "neither wrapped nor on a list"
+	}
+	return ""
+}
+
+func (a auditor) known(name string) bool {
+	return a.wrapped[name] || a.harmless[name] || reasons[name] != ""
+}
+
+// auditFile returns what is wrong with one ELF file's imports, and how many of libc's there were.
+func (a auditor) auditFile(t *testing.T, path string) (wrong []string, checked int) {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	symbols, err := f.ImportedSymbols()
+	if err != nil {
+		t.Fatal(path, err)
+	}
+	for _, symbol := range symbols {
+		if fromLibc.MatchString(symbol.Library) {
+			checked++
+		}
+		if verdict := a.judge(symbol); verdict != "" {
+			wrong = append(wrong, symbol.Name+": "+verdict)
+		}
+	}
+	return wrong, checked
+}
+
+func TestEveryImportIsAccountedFor(t *testing.T) {
+	a := auditor{wrappedNames(t), harmlessNames()}
+	for _, s := range allServers(t) {
+		files, err := filepath.Glob(filepath.Join(s.modules, "*.so"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, filepath.Join(s.bin, "postgres"))
+		total := 0
+		for _, file := range files {
+			wrong, checked := a.auditFile(t, file)
+			total += checked
+			for _, w := range wrong {
+				t.Errorf("%s: %s: %s", s.name, filepath.Base(file), w)
+			}
+		}
+		if total < 200 {
+			t.Errorf("%s: only %d imports of libc seen in %d files: the audit is blind", s.name, total, len(files))
+		}
+		t.Logf("%s: %d files, %d imports of libc", s.name, len(files), total)
+	}
+}
+
+// The audit must notice what it is there for.
+func TestAuditNoticesWhatIsNotWrapped(t *testing.T) {
+	a := auditor{wrappedNames(t), harmlessNames()}
+	for _, name := range []string{"fdopen", "aio_write", "vmsplice", "syscall", "lockf", "process_vm_writev", "ioctl", "mremap", "vfork", "openat2"} {
+		if a.judge(elf.ImportedSymbol{Name: name, Library: "libc.so.6"}) == "" {
+			t.Errorf("%s passes", name)
+		}
+	}
+	for name := range a.wrapped {
+		if a.harmless[name] || reasons[name] != "" {
+			t.Errorf("%s is wrapped and on a list, too", name)
+		}
+	}
+	for name := range a.harmless {
+		if reasons[name] != "" {
+			t.Errorf("%s is on both lists", name)
+		}
+	}
+	for _, name := range []string{"open", "pwrite", "pwritev", "ftruncate", "posix_fallocate", "copy_file_range", "mmap", "dup", "fcntl", "close"} {
+		delete(a.wrapped, name)
+		if a.judge(elf.ImportedSymbol{Name: name, Library: "libc.so.6"}) == "" {
+			t.Errorf("%s passes without a wrapper", name)
+		}
+	}
+}
