@@ -48,7 +48,7 @@ func (e *Engine) run(ctx context.Context, h helper, progress ProgressFunc) (cont
 	}
 	created, err := e.api.ContainerCreate(ctx, h.config(), h.hostConfig(), nil, nil, "pgbranch-"+h.Verb+"-"+nonce())
 	if err != nil {
-		return contract.AgentEvent{}, h.refused(err)
+		return contract.AgentEvent{}, translate(err, seedObject(h.Seed))
 	}
 	defer func() {
 		ctx, cancel := cleanup(ctx)
@@ -56,16 +56,18 @@ func (e *Engine) run(ctx context.Context, h helper, progress ProgressFunc) (cont
 		_ = e.api.ContainerRemove(ctx, created.ID, container.RemoveOptions{Force: true, RemoveVolumes: true})
 	}()
 	last, err := e.converse(ctx, created.ID, request, progress)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return last, context.Cause(ctx)
-	}
-	if err != nil {
-		return last, &Error{Object: seedObject(h.Seed), Cause: "the helper container failed at " + h.Verb, Err: err}
-	}
-	if last.Error != nil {
+	case last.Error != nil:
 		return last, h.failed(last.Error)
+	case err == nil:
+		return last, nil
 	}
-	return last, nil
+	if missing := networkMissing(err, h.Network); missing != nil {
+		return last, missing
+	}
+	return last, &Error{Object: seedObject(h.Seed), Cause: "the helper container failed at " + h.Verb, Err: err}
 }
 
 func (h helper) config() *container.Config {
@@ -99,14 +101,6 @@ func (h helper) hostConfig() *container.HostConfig {
 		}}
 	}
 	return host
-}
-
-func (h helper) refused(err error) error {
-	if isNotFound(err) && strings.Contains(err.Error(), "network") {
-		return &Error{Kind: KindNotFound, Object: fmt.Sprintf("network %q", h.Network), Cause: "does not exist",
-			Hint: "`docker network ls` lists those that do"}
-	}
-	return translate(err, seedObject(h.Seed))
 }
 
 func (h helper) failed(a *contract.AgentError) error {

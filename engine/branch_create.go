@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"path"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -59,6 +60,12 @@ func (e *Engine) Create(ctx context.Context, opts CreateOptions) (Branch, Split,
 	}
 	if _, _, err := ParseSeedRef(opts.From); err != nil {
 		return Branch{}, split, err
+	}
+	switch opts.Cow {
+	case "", contract.CowAuto, contract.CowFile, contract.CowOff:
+	default:
+		return Branch{}, split, &Error{Kind: KindInvalid, Object: "--cow", Cause: fmt.Sprintf("%q is no way of it", opts.Cow),
+			Hint: "ways: " + strings.Join([]string{contract.CowAuto, contract.CowFile, contract.CowOff}, ", ")}
 	}
 	clock := time.Now()
 	status, undo, err := e.createVolume(ctx, opts)
@@ -115,7 +122,7 @@ func (e *Engine) createVolume(ctx context.Context, opts CreateOptions) (s contra
 	})
 	if err != nil {
 		undo()
-		return s, nil, translate(err, branchObject(opts.Name))
+		return s, nil, e.createRefused(ctx, opts, err)
 	}
 	if v.Labels[labelCreation] != mark {
 		return s, nil, &Error{
@@ -132,6 +139,19 @@ func (e *Engine) createVolume(ctx context.Context, opts CreateOptions) (s contra
 		return s, nil, err
 	}
 	return s, undo, nil
+}
+
+// createRefused says why the volume was not made. The driver's refusal is text, so
+// whether it was the seed that is missing is asked for.
+func (e *Engine) createRefused(ctx context.Context, opts CreateOptions, err error) error {
+	refusal := translate(err, branchObject(opts.Name))
+	if KindOf(refusal) != KindOther || ctx.Err() != nil {
+		return refusal
+	}
+	if _, missing := e.matchSeeds(ctx, opts.From); KindOf(missing) == KindNotFound {
+		return missing
+	}
+	return refusal
 }
 
 // createRunning creates and starts the branch's container, with another port
@@ -156,6 +176,9 @@ func (e *Engine) createRunning(ctx context.Context, opts CreateOptions, status c
 		split.Start += lap(clock)
 		if err == nil {
 			return id, nil
+		}
+		if missing := networkMissing(err, opts.Network); missing != nil {
+			return id, missing
 		}
 		if !portClash(err) || opts.Publish.Port != 0 || i == len(ports)-1 {
 			return id, startError(err, opts.Name, port)

@@ -76,15 +76,32 @@ func TestCreateOfAnExistingBranchTouchesNothing(t *testing.T) {
 	}
 }
 
-func TestCreateOfAnUnknownSeedShowsThePluginsWords(t *testing.T) {
-	f := newFake()
+func refuseVolume(f *fakeAPI, words string) {
 	f.volumeCreate = func(volume.CreateOptions) error {
-		return errors.New(`Error response from daemon: create x: VolumeDriver.Create: branch "x": seed "shop" does not exist` + "\nhint: seeds here: none")
+		return errors.New("Error response from daemon: create x: VolumeDriver.Create: " + words)
 	}
+}
+
+func TestCreateOfAnUnknownSeedNamesThoseThereAre(t *testing.T) {
+	f := newFake()
+	f.addSeed("catalog", 1)
+	refuseVolume(f, `branch "x": seed "shop" does not exist`)
+	_, err := create(f, "x")
+	wantKind(t, err, KindNotFound)
+	var ours *Error
+	if !errors.As(err, &ours) || ours.Hint != "seeds here: catalog@1" {
+		t.Errorf("error is %#v", err)
+	}
+}
+
+func TestCreateShowsTheDriversOwnWords(t *testing.T) {
+	f := newFake()
+	f.addSeed("shop", 1)
+	refuseVolume(f, "branch \"x\": the disk is full\nremove a branch")
 	_, err := create(f, "x")
 	var ours *Error
-	if !errors.As(err, &ours) || !strings.Contains(ours.Cause, `seed "shop" does not exist`) || ours.Hint != "seeds here: none" {
-		t.Fatalf("error is %#v", err)
+	if !errors.As(err, &ours) || err.Error() != `branch "x": the disk is full` || ours.Hint != "remove a branch" {
+		t.Errorf("error is %#v", err)
 	}
 }
 

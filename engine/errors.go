@@ -95,29 +95,42 @@ func translate(err error, object string) error {
 	case strings.Contains(text, "error looking up volume plugin"):
 		return pluginMissing()
 	}
-	kind, cause := KindOther, driverText(text)
+	if own, ok := driverText(text); ok {
+		// The driver names its object itself, and puts a hint on a second line.
+		cause, hint, _ := strings.Cut(own, "\n")
+		return &Error{Kind: KindOther, Cause: cause, Hint: hint}
+	}
+	failure := &Error{Object: object, Cause: strings.TrimPrefix(text, "Error response from daemon: ")}
 	switch {
 	case cerrdefs.IsNotFound(err):
-		kind = KindNotFound
+		failure.Kind = KindNotFound
 	case cerrdefs.IsConflict(err):
-		kind = KindConflict
+		failure.Kind = KindConflict
 	case cerrdefs.IsInvalidArgument(err):
-		kind = KindInvalid
+		failure.Kind = KindInvalid
 	}
-	cause, hint, _ := strings.Cut(cause, "\n")
-	return &Error{Kind: kind, Object: object, Cause: cause, Hint: strings.TrimPrefix(strings.TrimSpace(hint), "hint: ")}
+	return failure
 }
 
-// driverText drops what the Engine puts before a volume driver's own words:
-// "Error response from daemon: create X: VolumeDriver.Create: ".
-func driverText(text string) string {
-	text = strings.TrimPrefix(text, "Error response from daemon: ")
+// driverText gives a volume driver's own words, without what the Engine puts
+// before them: "Error response from daemon: create X: VolumeDriver.Create: ".
+func driverText(text string) (string, bool) {
 	for _, call := range []string{"VolumeDriver.Create: ", "VolumeDriver.Mount: ", "VolumeDriver.Remove: "} {
 		if _, own, ok := strings.Cut(text, call); ok {
-			return own
+			return own, true
 		}
 	}
-	return text
+	return "", false
+}
+
+// networkMissing gives the error for a network that does not exist, nil for any
+// other error: the Engine says so only when the container is started.
+func networkMissing(err error, network string) error {
+	if !strings.Contains(err.Error(), "network "+network+" not found") {
+		return nil
+	}
+	return &Error{Kind: KindNotFound, Object: fmt.Sprintf("network %q", network), Cause: "does not exist",
+		Hint: "`docker network ls` lists those that do"}
 }
 
 func pluginMissing() *Error {

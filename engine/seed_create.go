@@ -206,7 +206,6 @@ const stagedAgent = stagePath + "/" + contract.RuntimeDir + "/" + contract.Agent
 
 // settle runs with no network at all: the copy carries its source's intentions.
 func (e *Engine) settle(ctx context.Context, opts SeedCreateOptions, stage string, img pgImage, probe contract.Probe, backup contract.BaseBackupResult) error {
-	opts.Progress(Progress{Stage: contract.StageRecover})
 	_, err := e.run(ctx, helper{
 		Seed: opts.Name, Image: img.Ref, Agent: stagedAgent, Network: "none", Stage: stage,
 		Verb: contract.AgentSettle,

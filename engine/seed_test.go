@@ -50,7 +50,7 @@ func TestCreateSeed(t *testing.T) {
 	if s.Ref() != "shop@1" || len(f.volumes) != 1 || len(f.containers) != 0 {
 		t.Errorf("seed %s, volumes %v, containers %v", s.Ref(), f.volumes, f.containers)
 	}
-	want := []string{contract.StageProbe, contract.StageBaseBackup, contract.StageRecover, contract.StageFreeze, StageSeal}
+	want := []string{contract.StageProbe, contract.StageBaseBackup, contract.StageFreeze, StageSeal}
 	if !slices.Equal(stages, want) {
 		t.Errorf("stages %q, want %q", stages, want)
 	}

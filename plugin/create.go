@@ -51,7 +51,6 @@ has answered a query.
 	flags.DurationVar(&opts.timeout, "timeout", readyTimeout, "How long to wait for the first query")
 	flags.StringVar(&opts.progress, "progress", progressAuto, progressHelp)
 	flags.BoolVar(&opts.timings, "timings", false, "Print where the time went")
-	_ = cmd.MarkFlagRequired("from")
 	_ = cmd.RegisterFlagCompletionFunc("from", completeSeeds(dockerCLI))
 	_ = cmd.RegisterFlagCompletionFunc("network", completion.NetworkNames(dockerCLI))
 	_ = cmd.RegisterFlagCompletionFunc("cow", completion.FromList(contract.CowAuto, contract.CowFile, contract.CowOff))
@@ -60,6 +59,9 @@ has answered a query.
 }
 
 func runCreate(ctx context.Context, dockerCLI command.Cli, name string, opts createOptions) error {
+	if err := required("--from", opts.from, "name the seed to branch from; `docker pgbranch seed ls` lists them"); err != nil {
+		return err
+	}
 	var publish engine.Publish
 	if opts.publish != "" {
 		var err error

@@ -81,7 +81,7 @@ func (p *plainProgress) report(r engine.Progress) {
 	}
 	p.printed = now
 	line := r.Stage
-	if r.Message != "" {
+	if r.Message != "" && r.Message != r.Stage {
 		line += ": " + r.Message
 	}
 	if r.Done > 0 {

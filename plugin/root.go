@@ -66,7 +66,32 @@ writable Postgres that shares the seed's files and stores only what it changes.
 		newRemoveCommand(dockerCLI),
 		newVersionCommand(dockerCLI),
 	)
+	usageErrors(cmd)
 	return cmd
+}
+
+// usageErrors gives a wrong number of arguments the exit code of other input that
+// can never work; docker's own checks of it exit with 1.
+func usageErrors(cmd *cobra.Command) {
+	if check := cmd.Args; check != nil {
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if err := check(cmd, args); err != nil {
+				return cli.StatusError{StatusCode: exitUsage, Status: err.Error()}
+			}
+			return nil
+		}
+	}
+	for _, sub := range cmd.Commands() {
+		usageErrors(sub)
+	}
+}
+
+// required refuses an option that was left out.
+func required(option, value, hint string) error {
+	if value != "" {
+		return nil
+	}
+	return &engine.Error{Kind: engine.KindInvalid, Object: option, Cause: "is missing", Hint: hint}
 }
 
 // newEngine makes the engine of the current Docker context.

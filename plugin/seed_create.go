@@ -52,7 +52,6 @@ it is on with --network. For a source on localhost the engine's own host is mean
 	flags.BoolVar(&opts.passwordStdin, "password-stdin", false, "Read the password from standard input")
 	flags.BoolVar(&opts.next, "next", false, "Add a generation to a seed that exists")
 	flags.StringVar(&opts.progress, "progress", progressAuto, progressHelp)
-	_ = cmd.MarkFlagRequired("from")
 	_ = cmd.RegisterFlagCompletionFunc("network", completion.NetworkNames(dockerCLI))
 	_ = cmd.RegisterFlagCompletionFunc("image", completion.ImageNames(dockerCLI, -1))
 	_ = cmd.RegisterFlagCompletionFunc("progress", completion.FromList(progressModes...))
@@ -60,6 +59,9 @@ it is on with --network. For a source on localhost the engine's own host is mean
 }
 
 func runSeedCreate(ctx context.Context, dockerCLI command.Cli, name string, opts seedCreateOptions) error {
+	if err := required("--from", opts.from, "name the server to copy: postgres://USER@HOST:PORT/DATABASE"); err != nil {
+		return err
+	}
 	password := os.Getenv("PGPASSWORD")
 	if opts.passwordStdin {
 		var err error

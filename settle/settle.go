@@ -48,10 +48,10 @@ type step struct {
 // freeze; writes to catalogs before their last freeze; and the manifest when all is
 // on disk.
 var steps = []step{
-	{"read the copy", contract.StageRecover, (*settler).readCopy},
-	{"take out stale files", contract.StageRecover, (*settler).clearStale},
-	{"write the branch's configuration", contract.StageNeutralise, func(s *settler, _ context.Context) error { return s.configure() }},
-	{"ask for the branch's settings", contract.StageNeutralise, (*settler).askSettings},
+	{"read the copy", contract.StagePrepare, (*settler).readCopy},
+	{"take out stale files", contract.StagePrepare, (*settler).clearStale},
+	{"write the branch's configuration", contract.StagePrepare, func(s *settler, _ context.Context) error { return s.configure() }},
+	{"ask for the branch's settings", contract.StagePrepare, (*settler).askSettings},
 	{"recover", contract.StageRecover, (*settler).recover},
 	{"open all databases", contract.StageNeutralise, (*settler).open},
 	{"neutralise", contract.StageNeutralise, (*settler).neutralise},

@@ -18,8 +18,10 @@ SET statement_timeout = 0;
 DO $$
 DECLARE r record; n bigint;
 BEGIN
-  FOR r IN SELECT c.oid::regclass AS rel FROM pg_class c WHERE c.relkind IN ('r', 'm', 't') LOOP
-    EXECUTE format('SELECT count(*) FROM (SELECT t.*::text FROM %s t) s', r.rel) INTO n;
+  FOR r IN SELECT c.oid::regclass AS rel, c.relkind FROM pg_class c WHERE c.relkind IN ('r', 'm', 't') LOOP
+    -- A TOAST table has no row type to read whole.
+    EXECUTE format(CASE r.relkind WHEN 't' THEN 'SELECT sum(length(chunk_data)) FROM %s'
+      ELSE 'SELECT count(t::text) FROM %s t' END, r.rel) INTO n;
     PERFORM pg_relation_size(r.rel), pg_total_relation_size(r.rel);
   END LOOP;
 END $$;`

@@ -25,7 +25,7 @@ func TestRefusals(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"unknown seed", []string{"create", prefix + "b", "--from", prefix + "nothere"}, 3, []string{prefix + "nothere", "does not exist", seed}},
+		{"unknown seed", []string{"create", prefix + "b", "--from", prefix + "nothere"}, 3, []string{prefix + "nothere", "does not exist", "seeds here", seed}},
 		{"unknown generation", []string{"create", prefix + "b", "--from", prefix + "shop@9"}, 3, []string{"shop@9", seed}},
 		{"no seed given", []string{"create", prefix + "b"}, 2, []string{"from"}},
 		{"unknown flag", []string{"create", prefix + "b", "--from", seed, "--colour", "red"}, 2, []string{"--colour"}},
@@ -87,7 +87,7 @@ func TestVolumeRefusals(t *testing.T) {
 		opts   []string
 		want   []string
 	}{
-		{"unknown seed", prefix + "v", []string{"seed=" + prefix + "nothere"}, []string{prefix + "nothere", seed}},
+		{"unknown seed", prefix + "v", []string{"seed=" + prefix + "nothere"}, []string{prefix + "nothere", prefix + "shop"}},
 		{"no option", prefix + "v", nil, []string{"seed", "ttl", "cow"}},
 		{"unknown option", prefix + "v", []string{"seed=" + seed, "colour=red"}, []string{"colour", "seed", "ttl"}},
 		{"two parents", prefix + "v", []string{"seed=" + seed, "branch=x"}, []string{"seed", "branch"}},
@@ -145,7 +145,7 @@ func TestNoReplicationLine(t *testing.T) {
 func TestInterruptedSeeding(t *testing.T) {
 	s := startSource(t, "postgres:17", bigRows)
 	before := state(t)
-	for i, stage := range []string{"probe", "base backup", "recover", "freeze", "checkpoint"} {
+	for i, stage := range []string{"probe", "base backup", "prepare", "recover", "freeze", "checkpoint"} {
 		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 			t.Run(fmt.Sprint(stage, " ", sig), func(t *testing.T) {
 				name := fmt.Sprintf("%sbroken%d", prefix, i)
