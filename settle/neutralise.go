@@ -93,7 +93,12 @@ func (n *neutraliser) detachSubscriptions(ctx context.Context, conn *pgx.Conn, d
 		n.note(fmt.Sprintf("subscription %s in database %s", sub.Name, d.name), was,
 			"disabled, and its publisher forgotten: a branch must not use up the source's slot")
 	}
-	return nil
+	if len(subscriptions) == 0 {
+		return nil
+	}
+	// VACUUM leaves the bytes of a dead row where they were, and with them the password.
+	_, err = conn.Exec(ctx, "VACUUM (FULL) pg_catalog.pg_subscription")
+	return err
 }
 
 // dropOrphans drops temporary tables whose sessions were the source's. Their files
