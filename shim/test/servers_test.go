@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -123,6 +124,24 @@ func extraServers(t *testing.T) []server {
 		})
 	}
 	return servers
+}
+
+// npmMajors are those that LZ_MAJORS names, or two: each takes the better part of a minute.
+func npmMajors(t *testing.T) []int {
+	t.Helper()
+	text := os.Getenv("LZ_MAJORS")
+	if text == "" {
+		text = "17 18"
+	}
+	var majors []int
+	for _, field := range strings.Fields(text) {
+		major, err := strconv.Atoi(field)
+		if err != nil || npmVersions[major] == "" {
+			t.Fatalf("LZ_MAJORS: there is no build of %q", field)
+		}
+		majors = append(majors, major)
+	}
+	return majors
 }
 
 // allServers is every build at hand.
