@@ -2,6 +2,7 @@ package volumedriver
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -283,6 +284,18 @@ func TestOpenStore(t *testing.T) {
 	assert.Check(t, is.ErrorContains(open(id), "does not exist"))
 	_, err = os.Lstat(b.cfg.DataRoot)
 	assert.Check(t, os.IsNotExist(err), "nothing is made in place of a store that is missing")
+}
+
+func TestTypedEntries(t *testing.T) {
+	entry := func(kind byte) []byte {
+		e := make([]byte, 24)
+		binary.NativeEndian.PutUint16(e[16:], 24)
+		e[18] = kind
+		return e
+	}
+	assert.Check(t, typedEntries(append(entry(unix.DT_DIR), entry(unix.DT_REG)...)))
+	assert.Check(t, !typedEntries(append(entry(unix.DT_DIR), entry(unix.DT_UNKNOWN)...)))
+	assert.Check(t, typedEntries(make([]byte, 5)))
 }
 
 func TestFileSystemIsProbed(t *testing.T) {

@@ -1,6 +1,7 @@
 package volumedriver
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -132,18 +133,26 @@ func hasFileTypes(root *os.Root, dir string) error {
 	if err != nil {
 		return os.NewSyscallError("getdents64", err)
 	}
-	// struct linux_dirent64: d_ino and d_off of 8 bytes, d_reclen of 2, d_type of 1.
-	for at := 0; at+19 <= n; {
-		length := int(buf[at+16]) | int(buf[at+17])<<8
-		if buf[at+18] == unix.DT_UNKNOWN {
-			return errors.New("names come without file types (on XFS: made with ftype=0)")
-		}
-		if length == 0 {
-			break
-		}
-		at += length
+	if !typedEntries(buf[:n]) {
+		return errors.New("names come without file types (on XFS: made with ftype=0)")
 	}
 	return nil
+}
+
+// typedEntries reports whether every struct linux_dirent64 in buf has a type: d_ino and
+// d_off of 8 bytes, d_reclen of 2, d_type of 1.
+func typedEntries(buf []byte) bool {
+	for len(buf) >= 19 {
+		length := int(binary.NativeEndian.Uint16(buf[16:]))
+		if buf[18] == unix.DT_UNKNOWN {
+			return false
+		}
+		if length == 0 || length > len(buf) {
+			break
+		}
+		buf = buf[length:]
+	}
+	return true
 }
 
 // tryClone tells whether the file system shares the blocks of a copied file, as the
