@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
+	"time"
 
 	"github.com/pgbranch/docker-pgbranch/shim"
 	"github.com/pgbranch/docker-pgbranch/volumedriver"
@@ -48,6 +49,7 @@ func serve(args []string) int {
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "pgoverlay:", err)
+		linger(ctx)
 		return 1
 	}
 	defer driver.Close()
@@ -57,6 +59,25 @@ func serve(args []string) int {
 		return 1
 	}
 	return 0
+}
+
+// lingerAfterFailure is longer than dockerd tries to reach a plugin that does not
+// listen, about nine seconds.
+const lingerAfterFailure = 15 * time.Second
+
+// linger keeps a plugin that cannot serve alive until dockerd gives it up. dockerd
+// starts a plugin that exits while it is being enabled again and again, each time with
+// another attempt to reach it, and each of those in the end sends SIGTERM to whatever
+// runs under the plugin's id then, be it the next one, set up rightly
+// (plugin/manager.go, HandleExitEvent; plugin/manager_linux.go, pluginPostStart).
+func linger(ctx context.Context) {
+	if os.Getpid() != 1 {
+		return // no plugin, but somebody's shell
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(lingerAfterFailure):
+	}
 }
 
 func logLevel() slog.Level {
