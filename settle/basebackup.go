@@ -24,6 +24,8 @@ type backup struct {
 	src     source
 	account account
 	events  *events
+	// noSlots says that the source has replication slots switched off.
+	noSlots bool
 	// data is PGDATA in the staging volume, spaces the folder that tablespaces are
 	// received in; it is beside the seed's root and goes away.
 	data, spaces string
@@ -46,7 +48,7 @@ func runBaseBackup(ctx context.Context, in *input, ev *events) (contract.AgentEv
 		return answer, err
 	}
 	b.spaces = filepath.Join(b.req.Stage, "tablespaces")
-	if err := b.checkMajor(ctx); err != nil {
+	if err := b.checkSource(ctx); err != nil {
 		return answer, err
 	}
 	result, err := b.run(ctx)
@@ -68,9 +70,9 @@ func dataDir(stage, relative string) (string, error) {
 	return filepath.Join(stage, contract.StagingRoot, relative), nil
 }
 
-// checkMajor refuses before anything is copied what pg_basebackup or the image's
+// checkSource refuses before anything is copied what pg_basebackup or the image's
 // server would refuse after. It also gives every failure to connect its code.
-func (b *backup) checkMajor(ctx context.Context) error {
+func (b *backup) checkSource(ctx context.Context) error {
 	image, err := imageMajor(ctx, b.account, "pg_basebackup")
 	if err != nil {
 		return err
@@ -80,7 +82,12 @@ func (b *backup) checkMajor(ctx context.Context) error {
 		return err
 	}
 	version := conn.PgConn().ParameterStatus("server_version")
+	slots, err := conn.PgConn().Exec(ctx, "SHOW max_replication_slots").ReadAll()
 	conn.Close(context.WithoutCancel(ctx))
+	if err != nil {
+		return b.src.queryFailure(err)
+	}
+	b.noSlots = len(slots) == 1 && len(slots[0].Rows) == 1 && string(slots[0].Rows[0][0]) == "0"
 	var major int
 	if _, err := fmt.Sscanf(version, "%d", &major); err != nil {
 		return pooler("its server_version is " + version)
@@ -190,6 +197,9 @@ func (b *backup) command(ctx context.Context, home string) (*exec.Cmd, error) {
 		"--dbname=" + b.src.url, "--pgdata=" + b.data, "--wal-method=stream", "--checkpoint=fast",
 		"--no-password", "--progress", "--no-manifest", "--no-sync",
 	}
+	if b.noSlots {
+		args = append(args, "--no-slot")
+	}
 	for _, t := range b.req.Tablespaces {
 		args = append(args, "--tablespace-mapping="+escapeMapping(t.Location)+"="+escapeMapping(b.space(t)))
 	}
@@ -234,13 +244,21 @@ func (b *backup) copy(ctx context.Context, cmd *exec.Cmd) error {
 	if err != nil {
 		e := fail(contract.AgentErrFailed, "", "pg_basebackup failed: %s", exitText(err))
 		e.Log = out.tail.lines()
-		if n := len(e.Log); n > 0 {
-			e.Message += ": " + strings.TrimPrefix(e.Log[n-1], "pg_basebackup: error: ")
-		}
+		e.Message += toolError(e.Log)
 		return e
 	}
 	out.finish()
 	return nil
+}
+
+// toolError is ": " and the last error among a tool's lines, "" if there is none.
+func toolError(log []string) string {
+	for i := len(log) - 1; i >= 0; i-- {
+		if _, text, ok := strings.Cut(log[i], "error: "); ok {
+			return ": " + text
+		}
+	}
+	return ""
 }
 
 // bringTablespacesIn replaces each link of pg_tblspc by the directory that it

@@ -161,7 +161,7 @@ func (s source) networkFailure(err error) *contract.AgentError {
 		return fail(contract.AgentErrUnreachable, "give a host name: a socket of another machine or container is not here",
 			"there is no server socket in %s", s.config.Host)
 	case pgconn.Timeout(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), isTimeout(err):
-		return fail(contract.AgentErrUnreachable, "a firewall may drop the packets; --network names the Docker network to go through",
+		return fail(contract.AgentErrUnreachable, "a firewall may drop the packets, or there is no Postgres server on that port; --network names the Docker network to go through",
 			"%s does not answer within %s", address, connectTimeout)
 	}
 	return nil

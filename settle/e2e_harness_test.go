@@ -48,8 +48,8 @@ var pg17 = majors[1]
 
 func (m major) pgdata() string { return filepath.Join(m.volume, m.dataDir) }
 
-// binary is the built agent, static as it is in a volume.
-var binary = sync.OnceValues(func() (string, error) {
+// agentBinary is the built agent, static as it is in a volume.
+var agentBinary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "settletest")
 	if err != nil {
 		return "", err
@@ -73,7 +73,7 @@ func TestMain(m *testing.M) {
 	clear()
 	code := m.Run()
 	clear()
-	if path, err := binary(); err == nil {
+	if path, err := agentBinary(); err == nil {
 		os.RemoveAll(filepath.Dir(path))
 	}
 	os.Exit(code)
@@ -198,7 +198,7 @@ var calls int
 
 func (c call) run(t testing.TB) outcome {
 	t.Helper()
-	agent, err := binary()
+	agent, err := agentBinary()
 	assert.NilError(t, err)
 	calls++
 	r := &running{name: fmt.Sprintf("%sagent-%d", prefix, calls)}
@@ -303,7 +303,7 @@ func (s *sourceServer) staged(t testing.TB) (stage string, probe *contract.Probe
 // startBranch starts the image's own server on a copy of the seed's root.
 func startBranch(t testing.TB, m major, stage, name string, options ...string) (container, volume string) {
 	t.Helper()
-	agent, err := binary()
+	agent, err := agentBinary()
 	assert.NilError(t, err)
 	volume = filepath.Join(t.TempDir(), "volume")
 	out, err := exec.Command("cp", "-a", "--sparse=always", filepath.Join(stage, contract.StagingRoot), volume).CombinedOutput()

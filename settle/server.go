@@ -237,12 +237,17 @@ func (s *server) failure(step string, err error) error {
 	return known
 }
 
-// errorText is an error with the detail that a server sent along.
+// errorText is an error with the detail and the context that a server sent along:
+// "while scanning block 1 of relation …".
 func errorText(err error) string {
 	text := err.Error()
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Detail != "" {
-		text += " (" + pg.Detail + ")"
+	if errors.As(err, &pg) {
+		for _, more := range []string{pg.Detail, pg.Where} {
+			if more != "" {
+				text += "; " + more
+			}
+		}
 	}
 	return text
 }
