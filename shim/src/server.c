@@ -50,12 +50,18 @@ static int pgdata_in_volume(void)
 
 void lz_server_start(void)
 {
+	lz_server_start_by(NULL);
+}
+
+void lz_server_start_by(unsigned (*interpose)(void))
+{
 	int fd, mode = LZ_SERVER_GUARD;
 
 	if (lz_lock_fd() >= 0 || !is_postgres() || !pgdata_in_volume())
 		return;
 	fd = lz_lock_branch(pgdata);
-	if (lz_reopen_works(fd, O_RDONLY | O_DIRECTORY))
+	/* The wrappers are the bare calls until the mode is set below, so it does no harm to be in their way before. */
+	if (lz_reopen_works(fd, O_RDONLY | O_DIRECTORY) && (!interpose || interpose() > 0))
 		mode |= LZ_SERVER_LAZY;
 	(void)lz_shared_map(); /* counts only */
 	__atomic_store_n(&lz_server_mode, mode, __ATOMIC_RELEASE);

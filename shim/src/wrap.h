@@ -3,6 +3,7 @@
 #define LAZYRW_WRAP_H
 
 #include "kernel.h"
+#include "table.h"
 
 /*
  * The only symbol that the shim asks of a libc; glibc and musl both have it. Weak, so that the object loads in a program
@@ -23,5 +24,7 @@ static inline long lz_return(long rc)
 
 #define LZ_EXPORT(public, wrapper) \
 	extern __typeof(wrapper) public __attribute__((alias(#wrapper), visibility("default")));
+
+#define LZ_LIST(public, wrapper) { #public, (void *)wrapper },
 
 #endif

@@ -210,3 +210,9 @@ static int lz_flock(int fd, int op)
 
 #define WRAP_FD LZ_EXPORT
 #include "wrapped.def"
+
+#define WRAP_FD LZ_LIST
+const struct lz_wrapper lz_fd_wrappers[] = {
+#include "wrapped.def"
+	{ NULL, NULL },
+};

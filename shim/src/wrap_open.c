@@ -102,3 +102,9 @@ static int lz_creat(const char *path, unsigned mode)
 
 #define WRAP_OPEN LZ_EXPORT
 #include "wrapped.def"
+
+#define WRAP_OPEN LZ_LIST
+const struct lz_wrapper lz_open_wrappers[] = {
+#include "wrapped.def"
+	{ NULL, NULL },
+};

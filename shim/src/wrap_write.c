@@ -156,3 +156,9 @@ static void *lz_mmap(void *addr, size_t len, int prot, int flags, int fd, lz_off
 
 #define WRAP_WRITE LZ_EXPORT
 #include "wrapped.def"
+
+#define WRAP_WRITE LZ_LIST
+const struct lz_wrapper lz_write_wrappers[] = {
+#include "wrapped.def"
+	{ NULL, NULL },
+};

@@ -24,6 +24,7 @@ type cluster struct {
 	data    string // PGDATA
 	sockets string
 	preload string // LD_PRELOAD, or nothing
+	library string // shared_preload_libraries, or nothing
 	cmd     *exec.Cmd
 	log     *bytes.Buffer
 }
@@ -50,6 +51,9 @@ func (c *cluster) command(t *testing.T, name string, args ...string) *exec.Cmd {
 
 func (c *cluster) settings(extra ...string) []string {
 	args := []string{"-D", c.data}
+	if c.library != "" {
+		args = append(args, "-c", "shared_preload_libraries="+c.library)
+	}
 	for _, s := range append([]string{"listen_addresses=", "unix_socket_directories=" + c.sockets, "autovacuum=off",
 		"shared_buffers=128kB", "max_connections=20", "fsync=on", "wal_recycle=off"}, extra...) {
 		args = append(args, "-c", s)

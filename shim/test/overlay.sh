@@ -128,6 +128,8 @@ for fs; do
 	inert_cases
 	rig_branch
 	check "every call, lazily" in_branch "$PRELOAD" 1 "$BUILD/postgres"
+	rig_branch
+	check "every call, by the second way in" in_branch "" 1 env LZ_LIBRARY="$PRELOAD" "$BUILD/postgres"
 	small_table_cases
 	rig_branch
 	check "control, without the shim" in_branch "" 0 "$BUILD/postgres"

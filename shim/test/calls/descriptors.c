@@ -125,6 +125,10 @@ static void copies_onto_a_lazy_number_forget_it(void)
 	CHECK(dup3(pipes[1], fd, 0) == fd);
 	CHECK(write(fd, NEWS, NEWS_SIZE) == NEWS_SIZE);
 	CHECK(!in_upper(path));
+	fd = open_rw(path);
+	CHECK(dup2((int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY), fd) == fd); /* read-only for real */
+	CHECK(write_news(fd) == EBADF);
+	CHECK(!in_upper(path));
 }
 
 static void duplicating_calls_fail_alike(void)
@@ -154,6 +158,12 @@ static void a_number_is_closed_and_used_again(void)
 	CHECK(write(sock[0], NEWS, NEWS_SIZE) == NEWS_SIZE);
 	close(sock[0]);
 	again = open(path, O_RDONLY);
+	CHECK(again == fd);
+	CHECK(write_news(again) == EBADF);
+	close(again);
+	again = open_rw(path);
+	CHECK(again == fd && close(again) == 0);
+	again = (int)syscall(SYS_openat, AT_FDCWD, path, O_RDONLY); /* by a call that no wrapper sees */
 	CHECK(again == fd);
 	CHECK(write_news(again) == EBADF);
 	CHECK(!in_upper(path));

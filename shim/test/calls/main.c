@@ -1,4 +1,5 @@
 #include "check.h"
+#include "library.h"
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -82,7 +83,7 @@ int reads_news(int fd, const char *path)
 
 void *function(const char *name)
 {
-	return dlsym(RTLD_DEFAULT, name);
+	return getenv("LZ_LIBRARY") ? linked_function(name) : dlsym(RTLD_DEFAULT, name);
 }
 
 int true_accmode(int fd)
@@ -140,6 +141,8 @@ static void claim_data_directory(void)
 		fd = open("postmaster.pid", O_RDWR | O_CREAT | O_EXCL, 0600);
 	CHECK(fd >= 0);
 	CHECK(close(fd) == 0);
+	if (getenv("LZ_LIBRARY"))
+		load_library(getenv("LZ_LIBRARY"));
 }
 
 static int run_one(const struct test *t)
