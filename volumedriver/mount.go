@@ -176,7 +176,7 @@ func (d *Driver) mountBranch(v *volume, target string) error {
 	}
 	if stale {
 		// The upper may be changed only while nobody holds it; a mount is what tells.
-		if err := d.mountOverlay(v, plan, target); err != nil {
+		if err := d.mountOverlay(v, plan.probe(), target); err != nil {
 			return err
 		}
 		if err := d.mounter.Unmount(target); err != nil {
@@ -269,7 +269,7 @@ func (d *Driver) stillHeld(v *volume) bool {
 		d.log.Warn("no probe", "volume", v.name, "error", err)
 		return false
 	}
-	err = d.mounter.Overlay(plan, target)
+	err = d.mounter.Overlay(plan.probe(), target)
 	if err == nil {
 		err = d.mounter.Unmount(target)
 	}

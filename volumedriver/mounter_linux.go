@@ -28,7 +28,11 @@ func (KernelMounter) Overlay(plan overlayPlan, target string) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Mount(mountSource, target, "overlay", mountFlags, options); err != nil {
+	flags := uintptr(mountFlags)
+	if plan.Probe {
+		flags |= unix.MS_RDONLY
+	}
+	if err := unix.Mount(mountSource, target, "overlay", flags, options); err != nil {
 		return os.NewSyscallError("mount", err)
 	}
 	return nil

@@ -17,6 +17,16 @@ type overlayPlan struct {
 	Lower []string
 	Upper string
 	Work  string
+	// Probe is a mount that is undone at once, to learn whether it can be made. It is
+	// read-only: the end of a writable one would write out all that is dirty on the disk
+	// of the data root, whoever wrote it (fs/overlayfs/super.c, ovl_sync_fs).
+	Probe bool
+}
+
+// probe gives the plan of a Probe.
+func (p overlayPlan) probe() overlayPlan {
+	p.Probe = true
+	return p
 }
 
 // maxOverlayOptions is what mount(2) takes: one page with a final zero byte.

@@ -88,7 +88,7 @@ func (d *Driver) tryFileSystem() (mode string, err error) {
 	}
 	plan := overlayPlan{
 		Lower: []string{d.store.host(dir, "lower")},
-		Upper: d.store.host(dir, upperDir), Work: d.store.host(dir, workDir),
+		Upper: d.store.host(dir, upperDir), Work: d.store.host(dir, workDir), Probe: true,
 	}
 	if err := d.tryOverlay(plan, id); err != nil {
 		return "", err
