@@ -40,7 +40,7 @@ engine_version() {
 }
 
 endpoint() {
-	docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null || printf 'unknown\n'
+	docker context inspect --format '{{.Endpoints.docker.Host}}' 2>/dev/null || printf 'unix://%s\n' "$socket"
 }
 
 describe_engine() {
@@ -57,7 +57,7 @@ require_local_endpoint() {
 	local host
 	host=$(endpoint)
 	case $host in
-	unix://"$socket" | unix:///run/docker.sock | unknown) ;;
+	unix://"$socket" | unix:///run/docker.sock) ;;
 	*) die "docker is set to $host, and no engine answers there" \
 		"start that engine, or unset DOCKER_HOST and run 'docker context use default'" ;;
 	esac
@@ -225,7 +225,7 @@ stop_daemon() {
 		kill -TERM "$pid"
 		while started_pid "$name" >/dev/null; do
 			((SECONDS < deadline)) || die "$name (pid $pid) has not ended in $2 seconds" \
-				"see $log_dir/$name.log"
+				"see $log_dir/$name.log; if it hangs: kill -KILL $pid"
 			sleep 0.1
 		done
 		say "ended $name (pid $pid)"
