@@ -2,6 +2,7 @@
 #include "library.h"
 
 #include <dlfcn.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -148,18 +149,23 @@ static void claim_data_directory(void)
 static int run_one(const struct test *t)
 {
 	int status;
-	pid_t pid = fork();
+	pid_t pid;
 
+	fflush(stdout); /* not once more by every child */
+	pid = fork();
 	if (pid == 0) {
+		setpgid(0, 0);
 		alarm(60); /* a test that hangs has failed */
 		t->run();
 		_exit(0);
 	}
-	if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0) {
-		printf("FAIL %s\n", t->name);
-		return 1;
-	}
-	return 0;
+	if (pid < 0 || waitpid(pid, &status, 0) != pid)
+		status = -1;
+	if (status == 0)
+		return 0;
+	printf("FAIL %s\n", t->name);
+	kill(-pid, SIGKILL); /* children of a test that failed may wait for it for ever */
+	return 1;
 }
 
 static int run_all(const struct test *tests, int *count)
