@@ -70,7 +70,16 @@ func TestCrashes(t *testing.T) {
 		"create": {
 			prepare: func(b *bench) { b.seal("shop") },
 			do:      func(b *bench) { _ = b.create("b1", "seed", "shop") },
-			done:    func(b *bench) { assert.Equal(b.t, b.status("b1").Seed, "shop") },
+			whole: func(b *bench) {
+				if b.d.find("b1") == nil {
+					return
+				}
+				_, err := b.d.Mount(b.t.Context(), "b1", "id")
+				assert.Check(b.t, err)
+				b.d.Unmount(b.t.Context(), "b1", "id")
+				assert.Check(b.t, b.findInLayers("b1", testWALHead) != "")
+			},
+			done: func(b *bench) { assert.Equal(b.t, b.status("b1").Seed, "shop") },
 		},
 		"create staging": {
 			prepare: func(*bench) {},

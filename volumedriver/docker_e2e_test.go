@@ -252,14 +252,14 @@ func TestInsideDocker(t *testing.T) {
 			want string
 		}{
 			{"x", nil, "never an empty volume"},
-			{"x", []string{"seed=shp"}, "seeds here: "+seed},
+			{"x", []string{"seed=shp"}, "seeds here: " + seed},
 			{"x", []string{"sed=shop"}, "valid options:"},
-			{"x", []string{"seed="+seed, "branch=y"}, "exclude each other"},
-			{"..", []string{"seed="+seed}, "is not allowed"},
-			{"a/b", []string{"seed="+seed}, "is not allowed"},
-			{"a b", []string{"seed="+seed}, "is not allowed"},
-			{strings.Repeat("a", 200), []string{"seed="+seed}, "is not allowed"},
-			{"x", []string{"staging="+seed}, "exists already"},
+			{"x", []string{"seed=" + seed, "branch=y"}, "exclude each other"},
+			{"..", []string{"seed=" + seed}, "is not allowed"},
+			{"a/b", []string{"seed=" + seed}, "is not allowed"},
+			{"a b", []string{"seed=" + seed}, "is not allowed"},
+			{strings.Repeat("a", 200), []string{"seed=" + seed}, "is not allowed"},
+			{"x", []string{"staging=" + seed}, "exists already"},
 			{"x", []string{"op=seal", "volume=shop"}, "does not exist"},
 		} {
 			err := dockerFails(t, append([]string{"volume", "create", "-d", r.name, c.name}, flags(c.opts)...)...)

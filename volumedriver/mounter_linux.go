@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -56,8 +56,8 @@ func (KernelMounter) Unmount(target string) error {
 	if err != nil {
 		return err
 	}
-	sort.SliceStable(mounts, func(i, j int) bool { return mounts[i].ID > mounts[j].ID })
-	sort.SliceStable(mounts, func(i, j int) bool { return len(mounts[i].Mountpoint) > len(mounts[j].Mountpoint) })
+	// The table lists what is mounted on before what is mounted on it.
+	slices.Reverse(mounts)
 	var errs []error
 	for _, m := range mounts {
 		err := unix.Unmount(m.Mountpoint, unix.UMOUNT_NOFOLLOW)

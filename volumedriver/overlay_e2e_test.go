@@ -452,6 +452,33 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
+// TestRemoveWithoutRoomForAName has no room even for another name in the trash.
+func TestRemoveWithoutRoomForAName(t *testing.T) {
+	fileSystems["ext4 of small blocks"] = []string{"mkfs.ext4", "-q", "-F", "-b", "1024", "-m", "0"}
+	defer delete(fileSystems, "ext4 of small blocks")
+	b := realBench(t, loopMount(t, "ext4 of small blocks", 16<<20))
+	b.seal("shop")
+	b.mustCreate("b1", "seed", "shop")
+	f, err := os.Create(b.path("fill"))
+	assert.NilError(t, err)
+	for size := 1 << 20; size >= 512; size /= 2 {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, size))
+		}
+		_ = f.Sync()
+	}
+	assert.NilError(t, f.Close())
+	// Empty files take an inode and a name, until the folder needs another block.
+	for i := 0; err == nil || i == 0; i++ {
+		err = os.WriteFile(b.path(trashDir, fmt.Sprintf("name-as-long%04d", i)), nil, 0o600)
+	}
+	assert.ErrorIs(t, err, unix.ENOSPC)
+	assert.NilError(t, b.d.Remove(t.Context(), "b1"))
+	b.absent("b1")
+	b.restart()
+	b.absent("b1")
+}
+
 // TestDataRootOnOverlay is an engine inside a container without a volume of its own.
 func TestDataRootOnOverlay(t *testing.T) {
 	dir := t.TempDir()
