@@ -7,6 +7,7 @@ package contract
 
 import (
 	"regexp"
+	"sync"
 	"time"
 )
 
@@ -117,10 +118,12 @@ const EnvStoreID = "PGOVERLAY_STORE_ID"
 // check names for a plugin's volumes, so the plugin does.
 const NamePattern = `^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`
 
-var nameRE = regexp.MustCompile(NamePattern)
+// nameRE is compiled when first asked for: its counted repetition costs more than
+// the rest of the agent's start, which is on the way of every branch's creation.
+var nameRE = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(NamePattern) })
 
 // ValidName reports whether name follows NamePattern.
-func ValidName(name string) bool { return nameRE.MatchString(name) }
+func ValidName(name string) bool { return nameRE().MatchString(name) }
 
 // Status is the Status map of a volume, and the keys of our verbs' JSON output.
 type Status struct {
