@@ -31,9 +31,8 @@ usage() {
 # --- what answers ----------------------------------------------------------
 
 # engine_version prints the version of the engine that DOCKER_HOST or the
-# current context names. "docker info" succeeds without a server as soon as
-# it has a --format; "docker version" does not. The bound is for endpoints
-# such as ssh:// and tcp:// that do not refuse but hang.
+# current context names. The bound is for endpoints such as ssh:// and tcp://
+# that do not refuse but hang.
 engine_version() {
 	have docker || return 1
 	timeout 20 docker version --format '{{.Server.Version}}' 2>/dev/null
@@ -94,8 +93,8 @@ install_engine() {
 	# Bridge networks and published ports need iptables; Debian's default
 	# alternative (iptables-nft) will do.
 	local packages=("${sid_packages[@]}" iptables ca-certificates)
-	# Where the kernel enforces AppArmor, dockerd refuses to start containers
-	# unless it can load its profile with apparmor_parser.
+	# Where the kernel has AppArmor, tests run confined as users' containers
+	# do, and dockerd loads the profile for that with apparmor_parser.
 	if [[ $(cat /sys/module/apparmor/parameters/enabled 2>/dev/null) == Y ]]; then
 		packages+=(apparmor)
 	fi
