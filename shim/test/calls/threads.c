@@ -124,7 +124,6 @@ static void fork_amid_first_writes_of_another_thread(void)
 		if (pid == 0) {
 			int fd = open_rw(own[i]);
 
-			alarm(20);
 			CHECK(write_news(fd) == 0);
 			CHECK(reads_news(fd, own[i]));
 			_exit(0);
