@@ -30,6 +30,8 @@ type helper struct {
 	Network string
 	// Stage is the staging volume, mounted at stagePath; empty mounts none.
 	Stage string
+	// Hide is the image's own VOLUME, which nothing is written to.
+	Hide string
 }
 
 // stagePath is where helper containers see the staging volume.
@@ -46,16 +48,12 @@ func (e *Engine) run(ctx context.Context, h helper, progress ProgressFunc) (cont
 	if err != nil {
 		return contract.AgentEvent{}, err
 	}
-	created, err := e.api.ContainerCreate(ctx, h.config(), h.hostConfig(), nil, nil, "pgbranch-"+h.Verb+"-"+nonce())
+	id, err := e.createContainer(ctx, "pgbranch-"+h.Verb+"-"+nonce(), h.config(), h.hostConfig(), nil)
 	if err != nil {
 		return contract.AgentEvent{}, translate(err, seedObject(h.Seed))
 	}
-	defer func() {
-		ctx, cancel := cleanup(ctx)
-		defer cancel()
-		_ = e.api.ContainerRemove(ctx, created.ID, container.RemoveOptions{Force: true, RemoveVolumes: true})
-	}()
-	last, err := e.converse(ctx, created.ID, request, progress)
+	defer e.dropContainer(ctx, id)
+	last, err := e.converse(ctx, id, request, progress)
 	switch {
 	case ctx.Err() != nil:
 		return last, context.Cause(ctx)
@@ -93,6 +91,10 @@ func (h helper) hostConfig() *container.HostConfig {
 		LogConfig: container.LogConfig{Type: "none"},
 		// When this program dies without a word, the agent sees its input end and exits.
 		AutoRemove: true,
+	}
+	if h.Hide != "" {
+		// Or the Engine makes an anonymous volume for it, which a kill could leave.
+		host.Tmpfs = map[string]string{h.Hide: "size=1m"}
 	}
 	if h.Stage != "" {
 		host.Mounts = []mount.Mount{{

@@ -68,7 +68,7 @@ func (e *Engine) Create(ctx context.Context, opts CreateOptions) (Branch, Split,
 			Hint: "ways: " + strings.Join([]string{contract.CowAuto, contract.CowFile, contract.CowOff}, ", ")}
 	}
 	clock := time.Now()
-	status, undo, err := e.createVolume(ctx, opts)
+	status, undo, err := e.createBranchVolume(ctx, opts)
 	if err != nil {
 		return Branch{}, split, err
 	}
@@ -96,11 +96,11 @@ func lap(clock *time.Time) time.Duration {
 	return d
 }
 
-// createVolume makes the branch's volume. undo removes it again, and only the
+// createBranchVolume makes the branch's volume. undo removes it again, and only the
 // one that this call made: the Engine answers a create of an existing volume with
 // that volume and drops the options without a word (moby
 // volume/service/store.go, VolumeStore.create), so a label tells them apart.
-func (e *Engine) createVolume(ctx context.Context, opts CreateOptions) (s contract.Status, undo func(), err error) {
+func (e *Engine) createBranchVolume(ctx context.Context, opts CreateOptions) (s contract.Status, undo func(), err error) {
 	mark := nonce()
 	undo = func() {
 		ctx, cancel := cleanup(ctx)
@@ -116,8 +116,8 @@ func (e *Engine) createVolume(ctx context.Context, opts CreateOptions) (s contra
 	if opts.TTL != 0 {
 		driverOpts[contract.OptTTL] = opts.TTL.String()
 	}
-	v, err := e.api.VolumeCreate(ctx, volume.CreateOptions{
-		Name: opts.Name, Driver: contract.DriverName, DriverOpts: driverOpts,
+	v, err := e.createVolume(ctx, volume.CreateOptions{
+		Name: opts.Name, DriverOpts: driverOpts,
 		Labels: map[string]string{labelCreation: mark},
 	})
 	if err != nil {
@@ -167,7 +167,7 @@ func (e *Engine) createRunning(ctx context.Context, opts CreateOptions, status c
 		return "", err
 	}
 	for i, port := range ports {
-		id, err := e.createContainer(ctx, opts, status, img, port)
+		id, err := e.createBranchContainer(ctx, opts, status, img, port)
 		if err != nil {
 			return "", err
 		}
@@ -214,7 +214,7 @@ func (e *Engine) branchImage(ctx context.Context, m contract.Manifest, progress 
 	return describeImage(m.ImageID, found), nil
 }
 
-func (e *Engine) createContainer(ctx context.Context, opts CreateOptions, status contract.Status, img pgImage, port int) (string, error) {
+func (e *Engine) createBranchContainer(ctx context.Context, opts CreateOptions, status contract.Status, img pgImage, port int) (string, error) {
 	m := status.Manifest
 	config := &container.Config{
 		Image: img.Ref,
@@ -241,11 +241,11 @@ func (e *Engine) createContainer(ctx context.Context, opts CreateOptions, status
 			opts.Network: {Aliases: []string{opts.Name}},
 		}}
 	}
-	created, err := e.api.ContainerCreate(ctx, config, host, networks, nil, ContainerName(opts.Name))
+	id, err := e.createContainer(ctx, ContainerName(opts.Name), config, host, networks)
 	if err != nil {
 		return "", translate(err, branchObject(opts.Name))
 	}
-	return created.ID, nil
+	return id, nil
 }
 
 // ContainerName gives the name of a branch's container.
@@ -263,11 +263,4 @@ func branchEnv(m contract.Manifest, mode, preload string) []string {
 		shim += ":" + preload
 	}
 	return append(env, "LD_PRELOAD="+shim)
-}
-
-// dropContainer removes a container of ours for good.
-func (e *Engine) dropContainer(ctx context.Context, id string) {
-	ctx, cancel := cleanup(ctx)
-	defer cancel()
-	_ = e.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
 }

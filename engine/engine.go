@@ -94,6 +94,56 @@ func cleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 }
 
+// carryThrough gives a context for a request that makes something: an interrupt
+// in the middle would leave it unknown whether the Engine has made it, and under
+// what id. These requests take milliseconds; their caller looks at ctx afterwards.
+func carryThrough(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), carryTimeout)
+}
+
+// carryTimeout is how long the Engine itself waits for a plugin that makes a
+// volume (moby volume/drivers/proxy.go, longTimeout).
+const carryTimeout = 2 * time.Minute
+
+// createVolume makes a volume of ours. It fails where ctx is done, and the volume
+// may then be there: the caller undoes by name.
+func (e *Engine) createVolume(ctx context.Context, o volume.CreateOptions) (volume.Volume, error) {
+	if ctx.Err() != nil {
+		return volume.Volume{}, context.Cause(ctx)
+	}
+	request, cancel := carryThrough(ctx)
+	defer cancel()
+	o.Driver = contract.DriverName
+	v, err := e.api.VolumeCreate(request, o)
+	if err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return v, err
+}
+
+// createContainer makes a container and gives its id. Where ctx is done by then,
+// it is removed again.
+func (e *Engine) createContainer(ctx context.Context, name string, c *container.Config, h *container.HostConfig, n *network.NetworkingConfig) (string, error) {
+	if ctx.Err() != nil {
+		return "", context.Cause(ctx)
+	}
+	request, cancel := carryThrough(ctx)
+	defer cancel()
+	created, err := e.api.ContainerCreate(request, c, h, n, nil, name)
+	if err == nil && ctx.Err() != nil {
+		e.dropContainer(ctx, created.ID)
+		err = context.Cause(ctx)
+	}
+	return created.ID, err
+}
+
+// dropContainer removes a container of ours for good.
+func (e *Engine) dropContainer(ctx context.Context, id string) {
+	ctx, cancel := cleanup(ctx)
+	defer cancel()
+	_ = e.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+}
+
 // inspect gives a volume and its Status. A volume of another driver is reported
 // as not found.
 func (e *Engine) inspect(ctx context.Context, name, object string) (volume.Volume, contract.Status, error) {

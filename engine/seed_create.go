@@ -89,7 +89,7 @@ func (e *Engine) seedNameFree(ctx context.Context, opts SeedCreateOptions) error
 // leftoverAge is how old a helper container that does not run must be, before it
 // is taken for what a killed seeding left and not for what another one is about
 // to start.
-const leftoverAge = time.Minute
+const leftoverAge = 10 * time.Second
 
 // sweepHelpers removes what an earlier seeding of that name left behind when it
 // was killed without a chance to clean up. A seeding that still goes on keeps what
@@ -122,13 +122,12 @@ func (e *Engine) createStaging(ctx context.Context, opts SeedCreateOptions) (str
 		generation = contract.GenerationNext
 	}
 	name := "pgbranch-staging-" + nonce()
-	_, err := e.api.VolumeCreate(ctx, volume.CreateOptions{
-		Name: name, Driver: contract.DriverName,
+	_, err := e.createVolume(ctx, volume.CreateOptions{
+		Name:       name,
 		DriverOpts: map[string]string{contract.OptStaging: opts.Name, contract.OptGeneration: generation},
 		Labels:     map[string]string{LabelHelper: opts.Name},
 	})
 	if err != nil {
-		// The engine may have made the volume and only the answer was lost.
 		e.removeStaging(ctx, name)
 		return "", translate(err, seedObject(opts.Name))
 	}
@@ -185,7 +184,7 @@ func (e *Engine) probe(ctx context.Context, opts SeedCreateOptions) (contract.Pr
 func (e *Engine) baseBackup(ctx context.Context, opts SeedCreateOptions, stage string, img pgImage, probe contract.Probe) (contract.BaseBackupResult, error) {
 	opts.Progress(Progress{Stage: contract.StageBaseBackup, Total: probe.Bytes})
 	last, err := e.run(ctx, helper{
-		Seed: opts.Name, Image: img.Ref, Agent: stagedAgent, Network: opts.Network, Stage: stage,
+		Seed: opts.Name, Image: img.Ref, Agent: stagedAgent, Network: opts.Network, Stage: stage, Hide: img.MountPath,
 		Verb: contract.AgentBaseBackup,
 		Request: contract.BaseBackupRequest{
 			Source: opts.Source, Stage: stagePath, DataDir: img.DataDir,
@@ -207,7 +206,7 @@ const stagedAgent = stagePath + "/" + contract.RuntimeDir + "/" + contract.Agent
 // settle runs with no network at all: the copy carries its source's intentions.
 func (e *Engine) settle(ctx context.Context, opts SeedCreateOptions, stage string, img pgImage, probe contract.Probe, backup contract.BaseBackupResult) error {
 	_, err := e.run(ctx, helper{
-		Seed: opts.Name, Image: img.Ref, Agent: stagedAgent, Network: "none", Stage: stage,
+		Seed: opts.Name, Image: img.Ref, Agent: stagedAgent, Network: "none", Stage: stage, Hide: img.MountPath,
 		Verb: contract.AgentSettle,
 		Request: contract.SettleRequest{
 			Stage: stagePath, DataDir: img.DataDir, Settings: probe.Settings,

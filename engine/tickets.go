@@ -33,9 +33,7 @@ func (e *Engine) ticket(ctx context.Context, op, object string, options map[stri
 		defer cancel()
 		_ = e.api.VolumeRemove(ctx, name, true) // the plugin forgets tickets by itself
 	}()
-	if _, err := e.api.VolumeCreate(ctx, volume.CreateOptions{
-		Name: name, Driver: contract.DriverName, DriverOpts: opts,
-	}); err != nil {
+	if _, err := e.createVolume(ctx, volume.CreateOptions{Name: name, DriverOpts: opts}); err != nil {
 		return contract.Status{}, translate(err, object)
 	}
 	_, status, err := e.inspect(ctx, name, object)

@@ -353,6 +353,21 @@ func value[T any](t testing.TB, conn *pgx.Conn, query string) T {
 	return v
 }
 
+// waitAsBefore waits until nothing is left of what began after before was taken.
+func waitAsBefore(t testing.TB, before string, each func()) {
+	t.Helper()
+	var now string
+	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		each()
+		if now = state(t); now == before {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("after a minute there is\n%s\nwhere there was\n%s", now, before)
+		}
+	}
+}
+
 func waitFor(t testing.TB, limit time.Duration, what string, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(limit); !done(); time.Sleep(20 * time.Millisecond) {
@@ -367,10 +382,18 @@ func waitFor(t testing.TB, limit time.Duration, what string, done func() bool) {
 func state(t testing.TB) string {
 	t.Helper()
 	var b strings.Builder
-	containers := strings.Fields(docker(t, "ps", "-aq", "--no-trunc"))
+	containers := strings.Split(docker(t, "ps", "-a", "--format", "{{.Names}} {{.ID}} {{.State}}"), "\n")
 	slices.Sort(containers)
-	fmt.Fprintln(&b, containers)
-	fmt.Fprintln(&b, docker(t, "volume", "ls", "--format", "{{.Driver}} {{.Name}}"))
+	for _, c := range containers {
+		if strings.HasPrefix(c, prefix) || strings.HasPrefix(c, "pgbranch-") {
+			fmt.Fprintln(&b, c)
+		}
+	}
+	for line := range strings.Lines(docker(t, "volume", "ls", "--format", "{{.Driver}} {{.Name}}")) {
+		if strings.HasPrefix(line, "pgoverlay:latest ") {
+			fmt.Fprintln(&b, strings.TrimSpace(line))
+		}
+	}
 	for _, kind := range []string{"seeds", "branches", "staging"} {
 		entries, _ := os.ReadDir(filepath.Join(dataRoot(t), kind))
 		for _, e := range entries {
@@ -382,7 +405,7 @@ func state(t testing.TB) string {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, "pgoverlay") {
+		if strings.Contains(line, dataRoot(t)) {
 			b.WriteString(line)
 		}
 	}

@@ -171,18 +171,17 @@ func TestInterruptedSeeding(t *testing.T) {
 				if sig == syscall.SIGINT && cmd.ProcessState.ExitCode() == 0 {
 					t.Error("an interrupted seeding ended well")
 				}
-				if sig == syscall.SIGKILL {
-					// Nobody is left to clean up: the helper ends by itself, and the next
-					// seeding of that name clears what is left.
-					waitFor(t, 30*time.Second, "the helper container is gone", func() bool {
-						return docker(t, "ps", "-aq", "--filter", "label=io.github.pgbranch.helper="+name) == ""
-					})
+				// Nobody is left to clean up after SIGKILL: the helper ends by itself, and the
+				// next seeding of that name clears the rest.
+				waitAsBefore(t, before, func() {
+					if sig != syscall.SIGKILL {
+						return
+					}
 					r := command("wrong", "docker", "pgbranch", "seed", "create", name, "--from", s.url("shop"), "--network", s.network, "--password-stdin")
 					if r.code != 6 {
 						t.Errorf("the next seeding: exit %d, %s", r.code, r.stderr)
 					}
-				}
-				waitFor(t, 30*time.Second, "all is as before", func() bool { return state(t) == before })
+				})
 				slots := docker(t, "exec", s.container, "psql", "-qAtXU", "postgres", "-c",
 					"SELECT count(*) FROM pg_replication_slots")
 				if slots != "0" {
@@ -238,7 +237,7 @@ func TestKilledBaseBackup(t *testing.T) {
 	if r.code == 0 || !strings.Contains(r.stderr, "pg_basebackup") {
 		t.Errorf("exit %d: %s", r.code, r.stderr)
 	}
-	waitFor(t, 30*time.Second, "all is as before", func() bool { return state(t) == before })
+	waitAsBefore(t, before, func() {})
 }
 
 func TestNoEngine(t *testing.T) {
