@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -211,7 +212,7 @@ func (b *bench) checkNothingLeft() {
 			}
 		}
 	}
-	for _, dir := range []string{seedsDir, branchesDir, stagingDir, layersDir} {
+	for _, dir := range []string{seedsDir, branchesDir, stagingDir, layersDir, draftDir} {
 		entries, err := os.ReadDir(b.path(dir))
 		assert.NilError(b.t, err)
 		for _, e := range entries {
@@ -226,7 +227,7 @@ func TestHalfMadeFoldersAreSwept(t *testing.T) {
 	b.mustCreate("b1", "seed", "shop")
 	for _, dir := range []string{
 		"seeds/00000000000000aa/root", "seeds/00000000000000ab", "branches/00000000000000aa/upper", "branches/00000000000000ab",
-		"staging/00000000000000aa/volume/root", "layers/00000000000000aa/upper", "trash/00000000000000aa/deep/tree",
+		"staging/00000000000000aa/volume/root", "layers/00000000000000aa/upper", "draft/00000000000000aa/upper", "trash/00000000000000aa/deep/tree",
 	} {
 		assert.NilError(t, os.MkdirAll(b.path(dir), 0o755))
 	}
@@ -238,6 +239,7 @@ func TestHalfMadeFoldersAreSwept(t *testing.T) {
 	assert.Equal(t, len(b.d.store.list(branchesDir)), 1)
 	assert.Equal(t, len(b.d.store.list(seedsDir)), 1)
 	assert.Equal(t, len(b.d.store.list(layersDir)), 0)
+	assert.Equal(t, len(b.d.store.list(draftDir)), 0)
 	_, err := os.Lstat(b.path("branches/lost+found"))
 	assert.NilError(t, err)
 }
@@ -324,4 +326,31 @@ func TestFileSystemIsProbed(t *testing.T) {
 	entries, err := os.ReadDir(b.cfg.MountRoot)
 	assert.NilError(t, err)
 	assert.Equal(t, len(entries), 0)
+}
+
+// TestSweeperSparesWorkUnderWay resets branches while others are removed.
+func TestSweeperSparesWorkUnderWay(t *testing.T) {
+	b := newBench(t)
+	b.seal("shop")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	go b.d.Background(ctx)
+	b.mustCreate("b1", "seed", "shop")
+	var all sync.WaitGroup
+	all.Go(func() {
+		for i := range 50 {
+			b.mustCreate(fmt.Sprintf("t%d", i), "op", "reset", "volume", "b1")
+			assert.Check(t, b.findInLayers("b1", testWALHead) != "")
+		}
+	})
+	all.Go(func() {
+		for i := range 50 {
+			name := fmt.Sprintf("other%d", i)
+			b.mustCreate(name, "seed", "shop")
+			assert.Check(t, b.d.Remove(t.Context(), name))
+		}
+	})
+	all.Wait()
+	_, err := b.d.Mount(t.Context(), "b1", "id")
+	assert.NilError(t, err)
 }

@@ -36,6 +36,9 @@ func (d *Driver) load() error {
 		d.loadStaging(id)
 	}
 	d.dropLayers()
+	for _, id := range d.store.list(draftDir) {
+		d.dropHalf(path.Join(draftDir, id))
+	}
 	for _, v := range d.volumes {
 		d.reconcile(v, mounted[v.id])
 		delete(mounted, v.id)

@@ -479,6 +479,31 @@ func TestRemoveWithoutRoomForAName(t *testing.T) {
 	b.absent("b1")
 }
 
+// TestReadOnlyDisk is a disk that the kernel has remounted after an error. What is there
+// stays listed: an error from Get would make Docker forget it.
+func TestReadOnlyDisk(t *testing.T) {
+	onEach(t, func(t *testing.T, b *bench) {
+		b.seal("shop")
+		b.mustCreate("b1", "seed", "shop")
+		id := b.d.StoreID()
+		b.end()
+		at := filepath.Dir(b.cfg.DataRoot)
+		run(t, "mount", "-o", "remount,ro", at)
+		b.cfg.StoreID = id
+		b.start()
+		assert.DeepEqual(t, b.names(), []string{"b1", "shop@1"})
+		b.status("b1")
+		assert.Check(t, is.ErrorContains(b.create("b2", "seed", "shop"), "read-only file system"))
+		_, err := b.d.Mount(t.Context(), "b1", "id")
+		assert.Check(t, is.ErrorContains(err, "read-only file system"))
+		b.d.Unmount(t.Context(), "b1", "id")
+		assert.Check(t, is.ErrorContains(b.d.Remove(t.Context(), "b1"), "read-only file system"))
+		assert.Check(t, b.status("b1") != nil)
+		run(t, "mount", "-o", "remount,rw", at)
+		b.mount("b1", "id")
+	})
+}
+
 // TestDataRootOnOverlay is an engine inside a container without a volume of its own.
 func TestDataRootOnOverlay(t *testing.T) {
 	dir := t.TempDir()

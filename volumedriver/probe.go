@@ -70,14 +70,18 @@ func (d *Driver) checkFileSystem(object string) error {
 	return nil
 }
 
-// tryFileSystem does the trying in the trash and gives the copy-up mode.
+// tryFileSystem does the trying and gives the copy-up mode.
 func (d *Driver) tryFileSystem() (mode string, err error) {
-	id, err := d.store.makeDir(trashDir)
+	id, err := d.store.makeDir(draftDir)
 	if err != nil {
 		return "", err
 	}
-	defer d.store.wakeSweeper()
-	dir := path.Join(trashDir, id)
+	dir := path.Join(draftDir, id)
+	defer func() {
+		if err := d.store.discard(dir); err != nil {
+			d.log.Warn("cannot drop what a probe made", "path", dir, "error", err)
+		}
+	}()
 	for _, name := range []string{"lower", upperDir, workDir} {
 		if err := d.store.root.Mkdir(path.Join(dir, name), 0o700); err != nil {
 			return "", err

@@ -11,8 +11,8 @@ import (
 )
 
 // reset puts a branch that nothing uses back to what it was made of. A fresh folder is
-// built in the trash and exchanged with the branch's own, so that at every moment the
-// branch is whole and what lies in the trash may be deleted.
+// built as a draft and exchanged with the branch's own, so that at every moment the
+// branch is whole and what lies among the drafts may be deleted after a crash.
 func (d *Driver) reset(ctx context.Context, name string) error {
 	v, unlock, err := d.lockVolume(ctx, name)
 	if err != nil {
@@ -47,13 +47,16 @@ func (d *Driver) resetBranch(v *volume) error {
 		return refuse(v.object(), "its seed is missing from the data root", "")
 	}
 	meta.Layers = meta.Base
-	id, err := d.store.makeDir(trashDir)
+	id, err := d.store.makeDir(draftDir)
 	if err != nil {
 		return failed(v.object(), "reset it", err)
 	}
 	top, walHead := ground(&meta, seed)
-	if err := d.exchangeBranch(v, &meta, trashDir, id, top, walHead); err != nil {
+	if err := d.exchangeBranch(v, &meta, draftDir, id, top, walHead); err != nil {
 		return failed(v.object(), "reset it", err)
+	}
+	if err := d.store.discard(path.Join(draftDir, id)); err != nil {
+		d.log.Error("cannot drop what a branch was", "branch", v.name, "error", err)
 	}
 	d.mu.Lock()
 	v.branch = &meta
@@ -90,7 +93,6 @@ func (d *Driver) exchangeBranch(v *volume, meta *branchMeta, where, id, top, wal
 		return errors.Join(err, root.RemoveAll(draft))
 	}
 	d.step("exchange: done")
-	d.store.wakeSweeper()
 	// It is done: an error from here on must not undo it.
 	if err := errors.Join(syncDir(root, branchesDir), syncDir(root, where)); err != nil {
 		d.log.Error("cannot sync an exchange", "branch", v.name, "error", err)

@@ -83,20 +83,20 @@ func (r *runtimeLayers) layer(uid int) (string, error) {
 	if isDir(r.store.root, dir) {
 		return dir, nil
 	}
-	draft, err := r.store.makeDir(trashDir)
+	draft, err := r.store.makeDir(draftDir)
 	if err != nil {
 		return "", err
 	}
-	draft = path.Join(trashDir, draft)
-	if err := r.store.root.Chmod(draft, 0o755); err != nil {
-		return "", err
+	draft = path.Join(draftDir, draft)
+	err = r.store.root.Chmod(draft, 0o755)
+	if err == nil {
+		err = r.install(draft, uid, uid)
 	}
-	if err := r.install(draft, uid, uid); err != nil {
-		r.store.wakeSweeper()
-		return "", err
+	if err == nil {
+		err = r.store.root.Rename(draft, dir)
 	}
-	if err := r.store.root.Rename(draft, dir); err != nil {
-		return "", err
+	if err != nil {
+		return "", errors.Join(err, r.store.root.RemoveAll(draft))
 	}
 	return dir, syncDir(r.store.root, runtimeDir)
 }

@@ -23,8 +23,12 @@ const (
 	branchesDir = "branches"
 	layersDir   = "layers"
 	stagingDir  = "staging"
-	trashDir    = "trash"
-	runtimeDir  = "runtime"
+	// draftDir holds what is being made and then moved into its place; the sweeper keeps
+	// out of it, and a start empties it.
+	draftDir = "draft"
+	// trashDir holds what the sweeper deletes.
+	trashDir   = "trash"
+	runtimeDir = "runtime"
 
 	metaFile     = "meta.json"
 	mountsFile   = "mounts.json"
@@ -108,7 +112,7 @@ func (s *store) open(object, wantID string) error {
 			return failed(object, "write "+storeFile, err)
 		}
 	}
-	for _, dir := range []string{seedsDir, branchesDir, layersDir, stagingDir, trashDir, runtimeDir} {
+	for _, dir := range []string{seedsDir, branchesDir, layersDir, stagingDir, draftDir, trashDir, runtimeDir} {
 		if err := s.root.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 			return failed(object, "make "+dir, err)
 		}

@@ -19,9 +19,13 @@ import (
 // of ext4, XFS and btrfs as they are made by default.
 const copyBlock = 4096
 
-// maxWALHead bounds what a branch's creation copies, in bytes. A settled seed's WAL
-// head has a few pages; of a seed that has more, the kernel copies when it is needed.
-const maxWALHead = 4 << 20
+// maxWALHead bounds what a branch's creation copies, and maxWALScan what it reads for
+// that, in bytes. A settled seed's WAL head has a few pages and is a hole after that; of
+// a seed that has more, the kernel copies when it is needed.
+const (
+	maxWALHead = 4 << 20
+	maxWALScan = 32 << 20
+)
 
 // walHeadOf is the path of a seed's WAL head below its root, empty without one.
 func walHeadOf(m *contract.Manifest) string {
@@ -150,7 +154,7 @@ func copySparse(to, from *os.File, size, limit int64) error {
 		return err
 	}
 	fd := int(from.Fd())
-	copied := int64(0)
+	copied, scanned := int64(0), int64(0)
 	for offset := int64(0); offset < size; {
 		start, err := unix.Seek(fd, offset, unix.SEEK_DATA)
 		if errors.Is(err, unix.ENXIO) {
@@ -162,6 +166,9 @@ func copySparse(to, from *os.File, size, limit int64) error {
 		end, err := unix.Seek(fd, start, unix.SEEK_HOLE)
 		if err != nil {
 			return fmt.Errorf("find the data of %s: %w", from.Name(), err)
+		}
+		if scanned += end - start; scanned > maxWALScan {
+			return errTooMuch
 		}
 		n, err := copyBlocks(to, from, start-start%copyBlock, end, limit-copied)
 		if err != nil {
