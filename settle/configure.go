@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -97,7 +96,7 @@ func minimalConf(c controlData, source map[string]string) string {
 
 // refusedSetting matches the server's complaint about one setting, as set_config_option
 // in guc.c and ProcessConfigFileInternal in guc-file.l write it.
-var refusedSetting = regexp.MustCompile(`(?:invalid value for parameter|unrecognized configuration parameter|parameter) "([A-Za-z0-9_.]+)"`)
+var refusedSetting = pattern(`(?:invalid value for parameter|unrecognized configuration parameter|parameter) "([A-Za-z0-9_.]+)"`)
 
 // dropRefused comments out the settings that the image's server does not take,
 // such as a locale that the image has not, and says whether there were any new ones.
@@ -105,7 +104,7 @@ func (s *settler) dropRefused(log []string) (bool, error) {
 	const why = "the image's server does not take it"
 	files := newConfFiles(s.root, s.account)
 	for _, line := range log {
-		m := refusedSetting.FindStringSubmatch(line)
+		m := refusedSetting().FindStringSubmatch(line)
 		if m == nil || inProfile(profileOf(s.major), strings.ToLower(m[1])) {
 			continue
 		}

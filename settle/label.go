@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
@@ -16,7 +15,7 @@ type backupLabel struct {
 	startLSN string
 }
 
-var labelStart = regexp.MustCompile(`(?m)^START WAL LOCATION: ([0-9A-F]+/[0-9A-F]+) `)
+var labelStart = pattern(`(?m)^START WAL LOCATION: ([0-9A-F]+/[0-9A-F]+) `)
 
 // readBackupLabel reads PGDATA/backup_label. A copy of a running server without
 // one is not a backup: recovery would start at the wrong place and end in silent
@@ -29,7 +28,7 @@ func readBackupLabel(data string) (backupLabel, error) {
 	if err != nil {
 		return backupLabel{}, err
 	}
-	m := labelStart.FindSubmatch(text)
+	m := labelStart().FindSubmatch(text)
 	if m == nil {
 		return backupLabel{}, fail(contract.AgentErrFailed, "", "the copy's backup_label is damaged")
 	}

@@ -5,14 +5,13 @@ import (
 	"debug/elf"
 	"fmt"
 	"os/exec"
-	"regexp"
 	"strings"
 )
 
 var (
-	muslVersion  = regexp.MustCompile(`(?m)^Version (\S+)`)
-	glibcVersion = regexp.MustCompile(`version (\d+\.\d+)`)
-	getconfGlibc = regexp.MustCompile(`glibc (\d+\.\d+)`)
+	muslVersion  = pattern(`(?m)^Version (\S+)`)
+	glibcVersion = pattern(`version (\d+\.\d+)`)
+	getconfGlibc = pattern(`glibc (\d+\.\d+)`)
 )
 
 // libc names the C library of the image's server and its version, "glibc 2.41" or
@@ -30,17 +29,17 @@ func libc(ctx context.Context) (string, error) {
 	// musl's loader prints this on standard error and exits with 1.
 	out, _ := exec.CommandContext(ctx, loader, "--version").CombinedOutput()
 	if strings.Contains(loader, "musl") {
-		if m := muslVersion.FindSubmatch(out); m != nil {
+		if m := muslVersion().FindSubmatch(out); m != nil {
 			return "musl " + string(m[1]), nil
 		}
 		return "musl", nil
 	}
-	if m := glibcVersion.FindSubmatch(out); m != nil {
+	if m := glibcVersion().FindSubmatch(out); m != nil {
 		return "glibc " + string(m[1]), nil
 	}
 	// Before 2.33 the loader has no --version.
 	out, _ = exec.CommandContext(ctx, "getconf", "GNU_LIBC_VERSION").Output()
-	if m := getconfGlibc.FindSubmatch(out); m != nil {
+	if m := getconfGlibc().FindSubmatch(out); m != nil {
 		return "glibc " + string(m[1]), nil
 	}
 	return "", fmt.Errorf("the C library of %s says no version", server)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -63,7 +62,7 @@ func (a account) output(ctx context.Context, name string, args ...string) (strin
 	return out.String(), nil
 }
 
-var versionNumber = regexp.MustCompile(`\(PostgreSQL\) (\d+)`)
+var versionNumber = pattern(`\(PostgreSQL\) (\d+)`)
 
 // imageMajor is the major version of a Postgres program of the image.
 func imageMajor(ctx context.Context, a account, name string) (int, error) {
@@ -71,7 +70,7 @@ func imageMajor(ctx context.Context, a account, name string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	m := versionNumber.FindStringSubmatch(out)
+	m := versionNumber().FindStringSubmatch(out)
 	if m == nil {
 		return 0, fmt.Errorf("%s --version says %q", name, strings.TrimSpace(out))
 	}

@@ -1,7 +1,6 @@
 package settle
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
@@ -130,11 +129,11 @@ func profileChanges(profile []setting, files, source map[string]string) []contra
 
 // secretive matches values that look as if they held a secret; the manifest goes
 // into `docker volume inspect`.
-var secretive = regexp.MustCompile(`(?i)passw|pwd|secret|token|credential|api_?key|access_?key|://[^/\s]*:[^/\s]*@`)
+var secretive = pattern(`(?i)passw|pwd|secret|token|credential|api_?key|access_?key|://[^/\s]*:[^/\s]*@`)
 
 // presentable is a value fit for the manifest: empty where it may be secret.
 func presentable(value string) string {
-	if secretive.MatchString(value) {
+	if secretive().MatchString(value) {
 		return ""
 	}
 	return value

@@ -2,18 +2,17 @@ package settle
 
 import (
 	"bytes"
-	"regexp"
 	"strconv"
 )
 
 // progressLine is what pg_basebackup --progress prints with LC_ALL=C: kilobytes of
 // 1024 (progress_report in pg_basebackup.c).
-var progressLine = regexp.MustCompile(`^\s*(\d+)/(\d+) kB \(\d+%\), \d+/\d+ tablespaces?`)
+var progressLine = pattern(`^\s*(\d+)/(\d+) kB \(\d+%\), \d+/\d+ tablespaces?`)
 
 // parseProgress returns the bytes of a progress line. total is never below done:
 // the server's estimate may be too low.
 func parseProgress(line string) (done, total int64, ok bool) {
-	m := progressLine.FindStringSubmatch(line)
+	m := progressLine().FindStringSubmatch(line)
 	if m == nil {
 		return 0, 0, false
 	}

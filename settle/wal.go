@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"regexp"
 )
 
 // walDir is pg_wal, below PGDATA.
@@ -20,7 +19,7 @@ const headPages = 2
 
 // segmentName matches a WAL segment and a partial one; timeline histories are not
 // among them, and stay.
-var segmentName = regexp.MustCompile(`^[0-9A-F]{24}(\.partial|\.[0-9A-F]{8}\.backup)?$`)
+var segmentName = pattern(`^[0-9A-F]{24}(\.partial|\.[0-9A-F]{8}\.backup)?$`)
 
 // trimWAL leaves the segment of the last checkpoint's redo as the only one in
 // pg_wal and turns its zero tail into a hole. It returns the segment's path below
@@ -44,7 +43,7 @@ func trimWAL(root *os.Root, c controlData, a account) (string, error) {
 
 // removableWAL says whether a file of pg_wal is a segment or a leftover of making one.
 func removableWAL(name string) bool {
-	return segmentName.MatchString(name) || len(name) > 8 && name[:8] == "xlogtemp"
+	return segmentName().MatchString(name) || len(name) > 8 && name[:8] == "xlogtemp"
 }
 
 // punch replaces a segment by a sparse copy of it, after it has seen that the copy
