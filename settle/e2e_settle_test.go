@@ -50,6 +50,8 @@ DELETE FROM big WHERE id % 400 = 7;
 BEGIN; SELECT count(*) FROM (SELECT 1 FROM big WHERE id % 100 = 3 FOR UPDATE) x; COMMIT;
 CREATE TABLE elsewhere (a int PRIMARY KEY, t text) TABLESPACE ts;
 INSERT INTO elsewhere SELECT i, repeat(md5(i::text), 100) FROM generate_series(1, 2000) i;
+CREATE TABLE few (a int) WITH (autovacuum_enabled = off); INSERT INTO few SELECT generate_series(1, 50000);
+CREATE INDEX ON few (a); DELETE FROM few WHERE a IN (100, 20000);
 CREATE UNLOGGED TABLE fleeting (a int); INSERT INTO fleeting VALUES (1);
 CREATE MATERIALIZED VIEW seen AS SELECT count(*) FROM big;
 CREATE TABLE parted (k int, v int) PARTITION BY RANGE (k);
