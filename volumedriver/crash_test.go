@@ -156,6 +156,7 @@ func TestCrashes(t *testing.T) {
 	}
 	for name, o := range operations {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			n := 1
 			for ; ; n++ {
 				b := newBench(t)

@@ -318,7 +318,7 @@ func TestInsideDocker(t *testing.T) {
 	})
 
 	t.Run("a seed with a branch stays", func(t *testing.T) {
-		assert.Check(t, is.Contains(dockerFails(t, "volume", "rm", seed+"@1"), "has 1 branches: "+branch))
+		assert.Check(t, is.Contains(dockerFails(t, "volume", "rm", seed+"@1"), "a branch stands on it: "+branch))
 	})
 
 	t.Run("disabled by force and enabled again", func(t *testing.T) {

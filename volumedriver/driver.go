@@ -12,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -96,8 +97,12 @@ func (d *Driver) step(name string) {
 // StoreID is the id of the data root.
 func (d *Driver) StoreID() string { return d.store.meta.ID }
 
-// Background sweeps what crashes and removals left behind, until the context ends.
+// Background gets ready what requests would else wait for, and sweeps what crashes and
+// removals left behind, until the context ends.
 func (d *Driver) Background(ctx context.Context) {
+	if err := d.checkFileSystem("plugin"); err != nil {
+		d.log.Warn("the data root cannot hold branches", "error", err)
+	}
 	d.runtime.load()
 	go d.sweepStaging(ctx)
 	go d.measureSeeds()
@@ -171,12 +176,7 @@ func (d *Driver) List() []Info {
 			list = append(list, Info{Name: v.name, Mountpoint: d.target(v), CreatedAt: v.created})
 		}
 	}
-	slices.SortFunc(list, func(a, b Info) int {
-		if a.Name < b.Name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(list, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
 	return list
 }
 
@@ -282,8 +282,11 @@ func (d *Driver) branchesOf(v *volume) []string {
 
 // Path gives where the volume is, or would be, mounted.
 func (d *Driver) Path(name string) (string, error) {
-	info, err := d.Get(name)
-	return info.Mountpoint, err
+	v := d.find(name)
+	if v == nil {
+		return "", notFound(name)
+	}
+	return d.target(v), nil
 }
 
 // seedsHere names the seeds, for refusals. d.mu must be held.
@@ -336,12 +339,5 @@ func joinNames(names []string) string {
 	if len(names) > maxNames {
 		names, more = names[:maxNames], ", …"
 	}
-	text := ""
-	for i, name := range names {
-		if i > 0 {
-			text += ", "
-		}
-		text += name
-	}
-	return text + more
+	return strings.Join(names, ", ") + more
 }

@@ -178,17 +178,16 @@ func (d *Driver) reconcile(v *volume, mounted bool) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.log.Warn("cannot read the mount counts", "volume", v.name, "error", err)
 	}
-	if mounted && len(m.Refs) > 0 {
+	if mounted {
+		// Without a count it may still be in use, if a full disk kept the count from being
+		// saved. It stays for the next Mount to use and the next Unmount to end.
 		v.refs = m.Refs
 		return
 	}
 	if len(m.Refs) > 0 {
 		d.saveRefs(v, nil)
 	}
-	if mounted {
-		d.log.Info("unmounting what nobody counted", "volume", v.name)
-	}
-	d.unmountTarget(v.id, mounted)
+	d.unmountTarget(v.id, false)
 }
 
 // dropOrphan unmounts what belongs to no volume.

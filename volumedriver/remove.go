@@ -3,6 +3,7 @@ package volumedriver
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
@@ -52,7 +53,7 @@ func (d *Driver) beginRemoval(v *volume) error {
 	defer d.mu.Unlock()
 	if v.kind == contract.KindSeed {
 		if names := d.branchesOf(v); len(names) > 0 {
-			return refuse(v.object(), fmt.Sprintf("has %d branches: %s", len(names), joinNames(names)),
+			return refuse(v.object(), standOn(names),
 				"remove them first: docker pgbranch rm "+joinArgs(names))
 		}
 	}
@@ -90,17 +91,15 @@ func (d *Driver) removable(v *volume) error {
 	return nil
 }
 
+// standOn says that branches stand on a seed.
+func standOn(names []string) string {
+	if len(names) == 1 {
+		return "a branch stands on it: " + names[0]
+	}
+	return fmt.Sprintf("%d branches stand on it: %s", len(names), joinNames(names))
+}
+
 // joinArgs writes names as arguments of a command.
 func joinArgs(names []string) string {
-	if len(names) > maxNames {
-		names = names[:maxNames]
-	}
-	text := ""
-	for i, name := range names {
-		if i > 0 {
-			text += " "
-		}
-		text += name
-	}
-	return text
+	return strings.Join(names[:min(len(names), maxNames)], " ")
 }

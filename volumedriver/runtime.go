@@ -34,18 +34,26 @@ type runtimeLayers struct {
 	// making serialises the making of layers; it is not held to look one up.
 	making sync.Mutex
 
-	once sync.Once
-	// What once fills in.
+	shimOnce sync.Once
+	// What shimOnce fills in.
 	shimData []byte
 	shimErr  error
+
+	once sync.Once
+	// What once fills in.
 	agentErr error
 	digest   string
 }
 
+// loadShim reads the shim once. Get asks for it, so it does not wait for the agent.
+func (r *runtimeLayers) loadShim() {
+	r.shimOnce.Do(func() { r.shimData, r.shimErr = r.shim() })
+}
+
 // load reads the shim and the agent once.
 func (r *runtimeLayers) load() {
+	r.loadShim()
 	r.once.Do(func() {
-		r.shimData, r.shimErr = r.shim()
 		sum := sha256.New()
 		sum.Write(r.shimData)
 		agent, err := os.Open(r.agentPath)
@@ -66,7 +74,7 @@ func (r *runtimeLayers) id() string {
 
 // shimMissing says why there is no shim, nil where there is one.
 func (r *runtimeLayers) shimMissing() error {
-	r.load()
+	r.loadShim()
 	return r.shimErr
 }
 

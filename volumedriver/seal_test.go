@@ -120,6 +120,7 @@ func TestSealRefuses(t *testing.T) {
 		"linked global":      {link("root/global", "/etc"), "no control file"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := newBench(t)
 			tree := b.stage("s1", "shop", nil)
 			c.spoil(t, tree)
