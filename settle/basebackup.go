@@ -48,6 +48,9 @@ func runBaseBackup(ctx context.Context, in *input, ev *events) (contract.AgentEv
 		return answer, err
 	}
 	b.spaces = filepath.Join(b.req.Stage, "tablespaces")
+	if entries, err := os.ReadDir(b.data); err == nil && len(entries) > 0 {
+		return answer, fail(contract.AgentErrFailed, "", "the staging volume already holds a copy")
+	}
 	if err := b.checkSource(ctx); err != nil {
 		return answer, err
 	}
@@ -137,9 +140,6 @@ func (b *backup) run(ctx context.Context) (*contract.BaseBackupResult, error) {
 func (b *backup) makeDirectories() error {
 	if err := reachable(b.req.Stage); err != nil {
 		return err
-	}
-	if entries, err := os.ReadDir(b.data); err == nil && len(entries) > 0 {
-		return fail(contract.AgentErrFailed, "", "the staging volume already holds a copy")
 	}
 	dir := filepath.Join(b.req.Stage, contract.StagingRoot)
 	if err := b.account.mkdir(dir, 0o755); err != nil {

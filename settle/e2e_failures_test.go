@@ -313,6 +313,16 @@ func TestBaseBackupFailures(t *testing.T) {
 			src.noSlots(t)
 		})
 	}
+	t.Run("a copy is there", func(t *testing.T) {
+		stage := t.TempDir()
+		file := filepath.Join(stage, contract.StagingRoot, "PG_VERSION")
+		assert.NilError(t, os.Mkdir(filepath.Dir(file), 0o700))
+		assert.NilError(t, os.WriteFile(file, []byte("17\n"), 0o600))
+		e := src.baseBackup(stage, src.asApp(), probe).run(t).failed(t)
+		assert.Assert(t, strings.Contains(e.Message, "already holds a copy"), e.Message)
+		_, err := os.Stat(file)
+		assert.NilError(t, err, "what was there is gone")
+	})
 	t.Run("no slots on the source", func(t *testing.T) {
 		src.sql(t, "postgres", "ALTER SYSTEM SET max_replication_slots = 0")
 		src.restart(t)

@@ -88,6 +88,12 @@ func TestSettle(t *testing.T) {
 			assert.Assert(t, probe.Bytes > 50<<20, "%d bytes", probe.Bytes)
 			assert.Equal(t, probe.SystemIdentifier, src.sql(t, "postgres", "SELECT system_identifier FROM pg_control_system()"))
 
+			// A session with temporary tables, whose files a base backup leaves out.
+			docker(t, "exec", "-d", src.name, "psql", "-U", "postgres", "-d", "shop",
+				"-c", "CREATE TEMP TABLE passing (a int PRIMARY KEY, b text)", "-c", "INSERT INTO passing VALUES (1, 'x')",
+				"-c", "CREATE TEMP TABLE tp (k int) PARTITION BY LIST (k)", "-c", "CREATE TEMP TABLE tp1 PARTITION OF tp FOR VALUES IN (1)",
+				"-c", "SET statement_timeout = 0", "-c", "SELECT pg_sleep(600)")
+
 			stage, marker := t.TempDir(), t.TempDir()
 			assert.NilError(t, os.Chmod(marker, 0o777))
 			secrecy := &secrecy{t: t}
@@ -286,6 +292,7 @@ func checkBranch(t *testing.T, m major, stage, marker, sentinel string) {
 
 	assert.Equal(t, psql(t, container, "shop", "SELECT count(*), sum(id) FROM big"), sentinel)
 	assert.Equal(t, psql(t, container, "shop", "SELECT count(*) FROM elsewhere WHERE a = -1"), "0")
+	assert.Equal(t, psql(t, container, "shop", "SELECT count(*) FROM pg_class WHERE relpersistence = 't'"), "0")
 	assert.Equal(t, psql(t, container, "postgres", `SELECT string_agg(datname, ',' ORDER BY 1) FROM pg_database WHERE NOT datallowconn`), "closed,template0")
 	assert.Equal(t, psql(t, container, "postgres", `SELECT count(*) FROM pg_database WHERE age(datfrozenxid) > 1000`), "0")
 	assert.Equal(t, psql(t, container, "shop", `SELECT subenabled, subslotname IS NULL, subconninfo LIKE '%invalid%' FROM pg_subscription`), "f|t|f")

@@ -2,12 +2,14 @@ package settle
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
@@ -158,7 +160,7 @@ func (f *freezer) vacuumAll(ctx context.Context, conn *pgx.Conn, options string,
 			bytes += t.bytes
 		}
 		if err := vacuum(ctx, conn, options, names...); err != nil {
-			return err
+			return blame(ctx, conn, options, names, err)
 		}
 		f.report(min(f.done.Add(bytes), f.total-1), f.total)
 	}
@@ -167,8 +169,24 @@ func (f *freezer) vacuumAll(ctx context.Context, conn *pgx.Conn, options string,
 
 func vacuum(ctx context.Context, conn *pgx.Conn, options string, names ...string) error {
 	_, err := conn.Exec(ctx, "VACUUM ("+options+") "+strings.Join(names, ", "))
-	if err != nil && len(names) == 1 {
-		return fmt.Errorf("table %s: %w", names[0], err)
+	return err
+}
+
+// blame names the table that VACUUM failed on, which its error does not always do.
+func blame(ctx context.Context, conn *pgx.Conn, options string, names []string, err error) error {
+	if conn.IsClosed() {
+		return err
+	}
+	for _, name := range names {
+		one := vacuum(ctx, conn, options, name)
+		var pg *pgconn.PgError
+		if errors.As(one, &pg) && pg.Code == "58P01" && strings.Contains(pg.Message, "could not access file") {
+			return fail(contract.AgentErrFailed, "use an image that has the extension: --image",
+				"the table %s needs a library that the image has not: %s", name, pg.Message)
+		}
+		if one != nil {
+			return fmt.Errorf("table %s: %w", name, one)
+		}
 	}
 	return err
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,17 +18,18 @@ import (
 // files stay: recovery needs them.
 var staleFiles = []string{
 	"standby.signal", "recovery.signal", "recovery.conf", "postmaster.pid", "postmaster.opts",
-	"backup_manifest", "current_logfiles", "global/pg_internal.init", manifestLeftover,
+	"backup_manifest", "current_logfiles", "global/pg_internal.init",
+	contract.RuntimeDir, // of a source that is itself a branch
 }
-
-// manifestLeftover is what a file-level copy of a branch brings along.
-const manifestLeftover = contract.RuntimeDir
 
 // Directories whose contents are of no use without the server that made them.
 var staleContents = []string{
 	"pg_replslot", "pg_logical/snapshots", "pg_logical/mappings", "pg_stat_tmp", "pg_dynshmem", "pg_notify",
-	"pg_serial", "pg_snapshots", "pg_wal/archive_status", "pg_wal/summaries", "base/pgsql_tmp", "log", "pg_log",
+	"pg_serial", "pg_snapshots", "pg_wal/archive_status", "pg_wal/summaries", "base/pgsql_tmp",
 }
+
+// logDirs are where the logging collector writes unless it is told otherwise.
+var logDirs = []string{"log", "pg_log"}
 
 // spentFiles are left by the recovery and the private server.
 var spentFiles = []string{"backup_label.old", "tablespace_map.old", "postmaster.opts", "postmaster.pid", "current_logfiles"}
@@ -53,7 +55,12 @@ func clearStale(root *os.Root) ([]contract.Change, error) {
 			return nil, err
 		}
 	}
-	if err := emptyAll(root, staleContents); err != nil {
+	for _, dir := range logDirs {
+		if entries, _ := fs.ReadDir(root.FS(), dir); len(entries) > 0 {
+			changes = append(changes, contract.Change{What: dir + "/", Why: "the source's log holds its queries, and a branch has no use for it"})
+		}
+	}
+	if err := emptyAll(root, slices.Concat(staleContents, logDirs)); err != nil {
 		return nil, err
 	}
 	return changes, dropTablespaceMap(root)
