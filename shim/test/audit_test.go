@@ -33,7 +33,7 @@ var reasons = map[string]string{
 	"fclose": stdio, "setvbuf": stdio, "fread": stdio, "fgetc": stdio, "fgets": stdio, "getc": stdio, "_IO_getc": stdio,
 	"fseek": stdio, "fseeko": stdio, "ftell": stdio, "ftello": stdio, "feof": stdio, "ferror": stdio, "clearerr": stdio,
 	"fileno": stdio + "; what is written through its number goes to the file that is open for real", "stdin": stdio,
-	"stdout": stdio, "stderr": stdio, "fscanf": stdio, "__isoc99_fscanf": stdio, "perror": stdio,
+	"stdout": stdio, "stderr": stdio, "fscanf": stdio, "__isoc99_fscanf": stdio, "__isoc23_fscanf": stdio, "perror": stdio,
 
 	"read": reads, "pread": reads, "preadv": reads, "__read_chk": reads, "lseek": reads, "fstat": reads, "__fxstat": reads,
 	"stat": reads, "__xstat": reads, "lstat": reads, "__lxstat": reads, "access": reads, "readlink": reads,

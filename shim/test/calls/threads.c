@@ -50,6 +50,42 @@ static void threads_share_a_lazy_descriptor(void)
 	}
 }
 
+static void *write_at_shared_offset(void *arg)
+{
+	struct job *job = arg;
+
+	pthread_barrier_wait(job->start);
+	if (write(job->fd, &job->at, sizeof(job->at)) != sizeof(job->at))
+		job->error = errno;
+	return NULL;
+}
+
+/* Each write moves the offset that all share: if two reopenings crossed, one write would land on the other. */
+static void threads_share_the_offset(void)
+{
+	for (int round = 0; round < 40; round++) {
+		int fd = open_rw(fresh()), seen[THREADS] = { 0 }, values[THREADS];
+		pthread_barrier_t start;
+		pthread_t threads[THREADS];
+		struct job jobs[THREADS];
+
+		pthread_barrier_init(&start, NULL, THREADS);
+		for (int i = 0; i < THREADS; i++) {
+			jobs[i] = (struct job){ fd, i, 0, &start };
+			CHECK(pthread_create(&threads[i], NULL, write_at_shared_offset, &jobs[i]) == 0);
+		}
+		for (int i = 0; i < THREADS; i++)
+			CHECK(pthread_join(threads[i], NULL) == 0 && jobs[i].error == 0);
+		CHECK(lseek(fd, 0, SEEK_CUR) == sizeof(values));
+		CHECK(pread(fd, values, sizeof(values), 0) == sizeof(values));
+		for (int i = 0; i < THREADS; i++)
+			seen[values[i] % THREADS]++;
+		for (int i = 0; i < THREADS; i++)
+			CHECK(seen[i] == 1);
+		CHECK(close(fd) == 0);
+	}
+}
+
 static int handler_fd, handler_pipe, handled;
 
 static void on_alarm(int sig)
@@ -150,6 +186,7 @@ static void the_signal_mask_is_given_back(void)
 
 const struct test thread_tests[] = {
 	{ "threads share a lazy descriptor", threads_share_a_lazy_descriptor },
+	{ "threads share the offset", threads_share_the_offset },
 	{ "signal handlers may write", signal_handlers_may_write },
 	{ "fork amid first writes of another thread", fork_amid_first_writes_of_another_thread },
 	{ "the signal mask is given back", the_signal_mask_is_given_back },
