@@ -137,12 +137,23 @@ func (e *Engine) createContainer(ctx context.Context, name string, c *container.
 	return created.ID, err
 }
 
-// dropContainer removes a container of ours for good.
+// dropContainer removes a container of ours for good, and returns when it is gone:
+// till then the Engine counts its volumes as in use. One that has exited may be on
+// its way out already (AutoRemove), which makes the Engine refuse to begin again.
 func (e *Engine) dropContainer(ctx context.Context, id string) {
 	ctx, cancel := cleanup(ctx)
 	defer cancel()
-	_ = e.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+	for ctx.Err() == nil {
+		err := e.api.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true})
+		if err == nil || isNotFound(err) {
+			return
+		}
+		time.Sleep(removalPause)
+	}
 }
+
+// removalPause is the time between two attempts to remove a container.
+const removalPause = 20 * time.Millisecond
 
 // inspect gives a volume and its Status. A volume of another driver is reported
 // as not found.
