@@ -69,7 +69,7 @@ func (s source) refusal(pg *pgconn.PgError, why purpose) *contract.AgentError {
 			return fail(contract.AgentErrPassword, "set PGPASSWORD, or use --password-stdin",
 				"%s asks for a password of the role %q and none was given", s.address(), user)
 		}
-		return fail(contract.AgentErrPassword, "",
+		return fail(contract.AgentErrPassword, "check PGPASSWORD, the URL's password or standard input; the URL's own comes first",
 			"%s does not take the password of the role %q", s.address(), user)
 	case pg.Code == "28000" && strings.Contains(pg.Message, "no pg_hba.conf entry for replication"):
 		return fail(contract.AgentErrNoReplication, hbaHint("replication", user, pg.Message),
