@@ -20,6 +20,10 @@ extern char process_shared_preload_libraries_in_progress /* a bool; utils/init/m
 
 #define EXPORTED __attribute__((visibility("default")))
 
+/* Marks this object among those of a process. By its public name each copy would be given the first one's address. */
+static const char this_object = 1;
+extern const char lazyrw_object __attribute__((alias("this_object"), visibility("default")));
+
 const void *Pg_magic_func(void) EXPORTED;
 void _PG_init(void) EXPORTED;
 
@@ -60,9 +64,20 @@ const void *Pg_magic_func(void)
 	return none;
 }
 
+/*
+ * Whether LD_PRELOAD names another copy of this object: it is found first. It has the branch lock, which this one must not
+ * ask for again: it would wait for its own process.
+ */
+static int another_copy_is_first(void)
+{
+	const void *first = dlsym ? dlsym(NULL /* RTLD_DEFAULT, in both libcs */, "lazyrw_object") : NULL;
+
+	return first && first != &this_object;
+}
+
 void _PG_init(void)
 {
-	if (lz_in_server()) /* LD_PRELOAD was first */
+	if (lz_in_server() || another_copy_is_first()) /* LD_PRELOAD was first */
 		return;
 	if (!&process_shared_preload_libraries_in_progress || !process_shared_preload_libraries_in_progress)
 		return; /* LOAD, or session_preload_libraries: too late, relations are open */

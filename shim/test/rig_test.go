@@ -104,8 +104,10 @@ func (r *rig) layShim(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "lazyrw-test.so"), object, 0o644); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{"lazyrw-test.so", "lazyrw-copy.so"} {
+		if err := os.WriteFile(filepath.Join(dir, name), object, 0o644); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if err := os.Symlink("lazyrw-test.so", filepath.Join(dir, "lazyrw.so")); err != nil {
 		t.Fatal(err)
