@@ -98,10 +98,10 @@ func TestDialWithoutServer(t *testing.T) {
 
 func TestReadyTimesOut(t *testing.T) {
 	var out bytes.Buffer
-	code := Run([]string{"ready", "--timeout", "60ms", "--socket-dir", t.TempDir()}, nil, &out, io.Discard)
+	code := Run([]string{"ready", "--timeout", "900ms", "--socket-dir", t.TempDir()}, nil, &out, io.Discard)
 	assert.Equal(t, code, exitFailed)
 	ev := lastEvent(t, out.String())
 	assert.Equal(t, ev.Error.Code, contract.AgentErrNoServer)
-	assert.Assert(t, strings.Contains(ev.Error.Message, "after 60ms"), ev.Error.Message)
+	assert.Assert(t, strings.Contains(ev.Error.Message, "after 900ms"), ev.Error.Message)
 	assert.Assert(t, strings.Contains(ev.Error.Message, "no such file"), ev.Error.Message)
 }

@@ -1,12 +1,15 @@
 package settle
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -22,7 +25,8 @@ const (
 	batchTables = 200
 )
 
-// maxFreezers bounds the connections that freeze one database at a time.
+// maxFreezers bounds how many databases are frozen at a time, and by how many
+// connections each.
 const maxFreezers = 4
 
 // table is one relation to vacuum, quoted, with the bytes of all that belongs to it.
@@ -41,13 +45,35 @@ type freezer struct {
 	// oldest is the first transaction id that was not yet given out when the freeze
 	// began: nothing in a frozen table is older than it.
 	oldest string
-	done   atomic.Int64
-	total  int64
+
+	mu sync.Mutex
+	// done are the bytes of finished tables, current those of the tables that are being
+	// done, by database, and said the most that was reported: the server's progress of
+	// a table is gone before the table counts as done.
+	done, said, total int64
+	current           map[string]int64
+}
+
+// add counts finished bytes of a database and notes what else of it is scanned.
+func (f *freezer) add(database string, finished, scanned int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.done += finished
+	f.current[database] = scanned
+	sum := f.done
+	for _, bytes := range f.current {
+		sum += bytes
+	}
+	f.said = max(f.said, min(sum, f.total-1))
+	f.report(f.said, f.total)
 }
 
 func newFreezer(s *server, maxConnections int, report func(done, total int64)) *freezer {
-	workers := max(1, min(maxFreezers, runtime.NumCPU(), maxConnections-1))
-	return &freezer{server: s, workers: workers, report: report}
+	workers := min(maxFreezers, runtime.NumCPU())
+	for workers > 1 && workers*(workers+1) >= maxConnections { // each database has a watch, too
+		workers--
+	}
+	return &freezer{server: s, workers: workers, report: report, current: map[string]int64{}}
 }
 
 func (f *freezer) run(ctx context.Context, all []database) error {
@@ -62,13 +88,32 @@ func (f *freezer) run(ctx context.Context, all []database) error {
 		return err
 	}
 	f.report(0, f.total)
-	for _, d := range all {
-		if err := f.database(ctx, d); err != nil {
-			return fmt.Errorf("database %s: %w", quoteIdent(d.name), err)
-		}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(f.workers)
+	for _, d := range bySize(all) {
+		group.Go(func() error {
+			if err := f.database(ctx, d); err != nil {
+				return fmt.Errorf("database %s: %w", quoteIdent(d.name), err)
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
 	}
 	f.report(f.total, f.total)
 	return nil
+}
+
+// bySize puts the database with the most to do first.
+func bySize(all []database) []database {
+	bytes := func(d database) (sum int64) {
+		for _, t := range d.tables {
+			sum += t.bytes
+		}
+		return sum
+	}
+	return slices.SortedStableFunc(slices.Values(all), func(a, b database) int { return cmp.Compare(bytes(b), bytes(a)) })
 }
 
 // tablesOf lists what has rows, the largest first. Partitioned tables have none,
@@ -120,7 +165,8 @@ func (f *freezer) database(ctx context.Context, d database) error {
 	}
 	return f.server.in(ctx, d.name, func(conn *pgx.Conn) error {
 		// ANALYZE has written rows there after these tables' own turn. This runs alone in
-		// its database, so nothing holds the horizon back.
+		// its database, so nothing holds the horizon back: only backends of the same
+		// database do that for tables that are not shared (ComputeXidHorizons in procarray.c).
 		if err := vacuum(ctx, conn, freezeOptions, "pg_catalog.pg_statistic", "pg_catalog.pg_statistic_ext_data"); err != nil {
 			return err
 		}
@@ -130,11 +176,11 @@ func (f *freezer) database(ctx context.Context, d database) error {
 
 // inParallel deals the database's tables out to the workers.
 func (f *freezer) inParallel(ctx context.Context, d database, options string) error {
-	work := make(chan []table)
+	work, dealt := make(chan []table), batches(d.tables)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		defer close(work)
-		for _, batch := range batches(d.tables) {
+		for _, batch := range dealt {
 			select {
 			case work <- batch:
 			case <-ctx.Done():
@@ -143,15 +189,61 @@ func (f *freezer) inParallel(ctx context.Context, d database, options string) er
 		}
 		return nil
 	})
-	for range f.workers {
+	for range min(f.workers, len(dealt)) {
 		group.Go(func() error {
-			return f.server.in(ctx, d.name, func(conn *pgx.Conn) error { return f.vacuumAll(ctx, conn, options, work) })
+			return f.server.in(ctx, d.name, func(conn *pgx.Conn) error { return f.vacuumAll(ctx, conn, d.name, options, work) })
 		})
 	}
-	return group.Wait()
+	watching, stop := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if len(dealt) > 1 {
+			f.watch(watching, d)
+		}
+	}()
+	err := group.Wait()
+	stop()
+	<-watched // its connection must not hold the horizon back for what comes next
+	return err
 }
 
-func (f *freezer) vacuumAll(ctx context.Context, conn *pgx.Conn, options string, work <-chan []table) error {
+// watchEvery is how often the progress inside of tables is asked for.
+const watchEvery = 500 * time.Millisecond
+
+// watch reports how far the vacuums of the database are inside of their tables. It
+// is only for the eye, so it gives up at the first error.
+func (f *freezer) watch(ctx context.Context, d database) {
+	ticker := time.NewTicker(watchEvery)
+	defer ticker.Stop()
+	var conn *pgx.Conn
+	for {
+		select {
+		case <-ctx.Done():
+			if conn != nil {
+				_ = conn.Close(context.WithoutCancel(ctx))
+			}
+			return
+		case <-ticker.C:
+		}
+		var err error
+		if conn == nil {
+			if conn, err = f.server.connect(ctx, d.name); err != nil {
+				return
+			}
+		}
+		// Not cut short: a backend that is cancelled ends some time later.
+		var scanned int64
+		if err := conn.QueryRow(context.WithoutCancel(ctx), `SELECT coalesce(sum(heap_blks_scanned), 0)::bigint * current_setting('block_size')::bigint
+			FROM pg_stat_progress_vacuum WHERE datname = current_database()`).Scan(&scanned); err != nil {
+			_ = conn.Close(context.WithoutCancel(ctx))
+			return
+		}
+		f.add(d.name, 0, scanned)
+	}
+}
+
+func (f *freezer) vacuumAll(ctx context.Context, conn *pgx.Conn, database, options string, work <-chan []table) error {
 	for batch := range work {
 		var names []string
 		var bytes int64
@@ -162,7 +254,7 @@ func (f *freezer) vacuumAll(ctx context.Context, conn *pgx.Conn, options string,
 		if err := vacuum(ctx, conn, options, names...); err != nil {
 			return blame(ctx, conn, options, names, err)
 		}
-		f.report(min(f.done.Add(bytes), f.total-1), f.total)
+		f.add(database, bytes, 0)
 	}
 	return nil
 }
