@@ -11,6 +11,8 @@
 char pkglib_path[1024] = "/nonexistent";
 _Bool process_shared_preload_libraries_in_progress;
 
+static void check_sealed(void);
+
 void load_library(const char *path)
 {
 	void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL); /* utils/fmgr/dfmgr.c, internal_load_library */
@@ -27,6 +29,7 @@ void load_library(const char *path)
 	init();
 	process_shared_preload_libraries_in_progress = 0;
 	init(); /* a second time: nothing more */
+	check_sealed();
 }
 
 /* Every alias stands for the plain function: on this way the program's own tables are patched, whatever names they hold. */
@@ -44,6 +47,27 @@ static const struct {
 	{ "posix_fallocate64", 9 }, { "fallocate", 10 }, { "fallocate64", 10 }, { "copy_file_range", 11 }, { "sendfile", 12 },
 	{ "sendfile64", 12 }, { "splice", 13 }, { "mmap", 14 }, { "mmap64", 14 }, { "__dup2", 15 },
 };
+
+/* Whether the page at this address may be written, by /proc/self/maps. */
+static int is_writable(const void *at)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	unsigned long start, end;
+	char line[4096], perms[8], writable = 0;
+
+	CHECK(maps);
+	while (fgets(line, sizeof(line), maps))
+		if (sscanf(line, "%lx-%lx %7s", &start, &end, perms) == 3 && (unsigned long)at >= start && (unsigned long)at < end)
+			writable = perms[1] == 'w';
+	fclose(maps);
+	return writable;
+}
+
+/* The table is constant, so the loader sealed it after relocation (RELRO); it must be sealed again after the patching. */
+static void check_sealed(void)
+{
+	CHECK(!is_writable(plain));
+}
 
 void *linked_function(const char *name)
 {
