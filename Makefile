@@ -72,7 +72,7 @@ lint:
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt would change: $$out"; exit 1; }
 	go vet ./...
 	go vet -tags e2e ./...
-	@shellcheck -x $$(git ls-files '*.sh') .ci/run
+	@shellcheck -x -P SCRIPTDIR $$(git ls-files '*.sh') .ci/run
 
 .PHONY: clean
 clean:

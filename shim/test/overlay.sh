@@ -6,7 +6,7 @@ rig_enter "$@"
 
 BUILD=$SHIM/build
 OBJECT=$SHIM/lib/lazyrw-$HOST_ARCH.so
-[ -x "$BUILD/postgres" ] && [ -f "$OBJECT" ] || die "run make first"
+if [ ! -x "$BUILD/postgres" ] || [ ! -f "$OBJECT" ]; then die "run make first"; fi
 [ $# -gt 0 ] || set -- ext4 xfs btrfs
 
 failures=0
@@ -83,8 +83,11 @@ refused_with_one_line() {
 	local said status
 	said=$("$@" 2>&1 </dev/null)
 	status=$?
-	[ $status = 1 ] && [ "$(wc -l <<<"$said")" = 1 ] && grep -q "is in use by another Postgres server on this branch" <<<"$said" ||
-		{ echo "    status $status, said: $said"; false; }
+	if [ $status = 1 ] && [ "$(wc -l <<<"$said")" = 1 ] && grep -q "is in use by another Postgres server on this branch" <<<"$said"; then
+		return
+	fi
+	echo "    status $status, said: $said"
+	return 1
 }
 
 starts() {
@@ -129,7 +132,7 @@ for fs; do
 	rig_branch
 	check "every call, lazily" in_branch "$PRELOAD" 1 "$BUILD/postgres"
 	rig_branch
-	check "every call, by the second way in" in_branch "" 1 env LZ_LIBRARY="$PRELOAD" "$BUILD/postgres"
+	[ "$fs" = ext4 ] || [ -n "${LZ_LONG:-}" ] && check "every call, by the second way in" in_branch "" 1 env LZ_LIBRARY="$PRELOAD" "$BUILD/postgres"
 	small_table_cases
 	rig_branch
 	check "control, without the shim" in_branch "" 0 "$BUILD/postgres"

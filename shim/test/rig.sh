@@ -1,3 +1,4 @@
+# shellcheck shell=bash disable=SC2034 # what is set here is for those that source it
 # Sourced by the test scripts: real file systems on loop devices, and overlays over them as the volume plugin mounts them.
 #
 # Everything happens in a private mount namespace, so that nothing stays mounted when the script dies, whatever kills it;
