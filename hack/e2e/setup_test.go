@@ -3,6 +3,8 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -61,5 +63,42 @@ func TestWithoutThePlugin(t *testing.T) {
 	}
 	if r := try("setup"); !strings.Contains(r.stderr, "nothing to do") {
 		t.Errorf("setup is not done: %s", r.stderr)
+	}
+}
+
+// The data root may lie on another disk of the engine's host. A plugin that is put
+// back over the first data root finds what was there.
+func TestSetupElsewhere(t *testing.T) {
+	seed := mainSeed(t)
+	for line := range strings.Lines(docker(t, "volume", "ls", "-q", "--filter", "driver=pgoverlay:latest")) {
+		if name := strings.TrimSpace(line); !strings.HasPrefix(name, prefix) && !strings.HasPrefix(name, "demo") {
+			t.Fatalf("the volume %s is not of these tests, and the engine would forget its labels", name)
+		}
+	}
+	elsewhere := t.TempDir()
+	remove := func() {
+		docker(t, "plugin", "disable", "-f", "pgoverlay")
+		docker(t, "plugin", "rm", "-f", "pgoverlay")
+	}
+	remove()
+	t.Cleanup(func() {
+		remove()
+		pgbranch(t, "setup")
+		if seedRef(prefix+"shop") != seed {
+			t.Error("the seed of the first data root is not back")
+		}
+	})
+	if r := try("setup", "--data", elsewhere+"/missing"); r.code != 5 || !strings.Contains(r.stderr, "create it") {
+		t.Errorf("a folder that is not there: exit %d, %s", r.code, r.stderr)
+	}
+	if out := docker(t, "plugin", "ls", "--format", "{{.Name}}"); strings.Contains(out, "pgoverlay:") {
+		t.Errorf("the refused setup left %s", out)
+	}
+	pgbranch(t, "setup", "--data", elsewhere)
+	if _, err := os.Stat(filepath.Join(elsewhere, "pgoverlay", "store.json")); err != nil {
+		t.Error(err)
+	}
+	if out := pgbranch(t, "seed", "ls", "-q"); out != "" {
+		t.Errorf("an empty data root has the seeds %s", out)
 	}
 }
