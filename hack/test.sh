@@ -35,7 +35,7 @@ isolate_cli() {
 }
 
 step "packages"
-hack/packages.sh
+hack/packages.sh tests
 if [[ -z $only ]]; then
 	step "lint"
 	make --no-print-directory lint

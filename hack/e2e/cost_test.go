@@ -122,7 +122,7 @@ func TestAVolumeIsMadeInConstantTime(t *testing.T) {
 		defer docker(t, "volume", "rm", name)
 	}
 	t.Logf("docker volume create of a branch: median %s", ms(median(took)))
-	if size := allocated(t, onDisk(t, "seeds", seed)); size < 300<<20 {
+	if size := allocated(t, onDisk(t, "seeds", seed)); size < 250<<20 {
 		t.Errorf("the seed has only %d MiB", size>>20)
 	}
 	if m := median(took); m > time.Second {
