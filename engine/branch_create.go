@@ -252,7 +252,8 @@ func (e *Engine) createBranchContainer(ctx context.Context, opts CreateOptions, 
 func ContainerName(branch string) string { return "pgbranch-" + branch }
 
 // branchEnv points the server at the branch's PGDATA, whatever the image's
-// default, and preloads the shim before what the image preloads itself.
+// default, and preloads the shim behind what the image preloads itself: that may
+// call on to the shim, which makes its own system calls and calls on to nobody.
 func branchEnv(m contract.Manifest, mode, preload string) []string {
 	env := []string{"PGDATA=" + path.Join(m.MountPath, m.DataDir)}
 	if mode != contract.ModeLazyRW {
@@ -260,7 +261,7 @@ func branchEnv(m contract.Manifest, mode, preload string) []string {
 	}
 	shim := path.Join(m.MountPath, contract.RuntimeDir, contract.ShimFile)
 	if preload != "" {
-		shim += ":" + preload
+		shim = preload + ":" + shim
 	}
 	return append(env, "LD_PRELOAD="+shim)
 }

@@ -44,7 +44,7 @@ func TestCreateKeepsTheImagesOwnPreload(t *testing.T) {
 	if _, err := create(f, "x"); err != nil {
 		t.Fatal(err)
 	}
-	want := "LD_PRELOAD=/var/lib/postgresql/data/.pgoverlay/lazyrw.so:/opt/jemalloc.so"
+	want := "LD_PRELOAD=/opt/jemalloc.so:/var/lib/postgresql/data/.pgoverlay/lazyrw.so"
 	if env := f.containers["pgbranch-x"].config.Env; !slices.Contains(env, want) {
 		t.Errorf("env is %q, want %q in it", env, want)
 	}
