@@ -34,6 +34,26 @@ isolate_cli() {
 	make --no-print-directory install >/dev/null
 }
 
+# The whole from nothing, twice in a row, and away with it. An engine that somebody
+# else runs may hold seeds of theirs, so there the demo's own things go, no more.
+demo_and_removal() {
+	hack/demo.sh --yes
+	hack/demo.sh --yes
+	if [[ ! -e /run/pgbranch-engine/dockerd.pid ]]; then
+		docker pgbranch rm -f demo
+		docker pgbranch seed rm demo-shop
+		say "this engine is not ours: make clean-engine-state was not tried on it"
+		return
+	fi
+	local root left
+	root=$(docker info --format '{{.DockerRootDir}}')
+	hack/clean.sh
+	[[ ! -e $root/plugins/pgoverlay ]] || die "make clean-engine-state left $root/plugins/pgoverlay"
+	hack/engine.sh up
+	left=$(docker plugin ls -q && docker ps -aq && docker volume ls -q && docker images -q)
+	[[ -z $left ]] || die "make clean-engine-state left in the engine: $left"
+}
+
 step "packages"
 hack/packages.sh tests
 if [[ -z $only ]]; then
@@ -56,4 +76,8 @@ step "tests on the real engine"
 # One package at a time: they share the engine, and two cores.
 go test -tags e2e -count 1 -p 1 -timeout 30m -v -run "${only:-.}" \
 	./hack/e2e/... ./volumedriver/... ./settle/...
+if [[ -z $only ]]; then
+	step "the demo, twice, and the removal of everything"
+	demo_and_removal
+fi
 step "done"
