@@ -50,7 +50,15 @@ demo_and_removal() {
 	hack/clean.sh
 	[[ ! -e $root/plugins/pgoverlay ]] || die "make clean-engine-state left $root/plugins/pgoverlay"
 	hack/engine.sh up
-	left=$(docker plugin ls -q && docker ps -aq && docker volume ls -q && docker images -q)
+	left=$(
+		docker plugin ls --format '{{.Name}}' | grep '^pgoverlay:' || true
+		docker volume ls -q --filter driver=pgoverlay:latest
+		local label
+		for label in branch helper stand-in; do
+			docker ps -aq --filter "label=io.github.pgbranch.$label"
+			docker images -q --filter "label=io.github.pgbranch.$label"
+		done
+	)
 	[[ -z $left ]] || die "make clean-engine-state left in the engine: $left"
 }
 
