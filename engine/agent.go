@@ -97,10 +97,7 @@ func (h helper) hostConfig() *container.HostConfig {
 		host.Tmpfs = map[string]string{h.Hide: "size=1m"}
 	}
 	if h.Stage != "" {
-		host.Mounts = []mount.Mount{{
-			Type: mount.TypeVolume, Source: h.Stage, Target: stagePath,
-			VolumeOptions: &mount.VolumeOptions{NoCopy: true},
-		}}
+		host.Mounts = []mount.Mount{ourVolume(h.Stage, stagePath)}
 	}
 	return host
 }

@@ -226,12 +226,7 @@ func (e *Engine) createBranchContainer(ctx context.Context, opts CreateOptions, 
 		Labels:       map[string]string{LabelBranch: opts.Name, labelPort: strconv.Itoa(port)},
 	}
 	host := &container.HostConfig{
-		Mounts: []mount.Mount{{
-			Type: mount.TypeVolume, Source: opts.Name, Target: m.MountPath,
-			// Or the Engine mounts the volume once more at create, to look whether it is
-			// empty (moby daemon/create_unix.go).
-			VolumeOptions: &mount.VolumeOptions{NoCopy: true},
-		}},
+		Mounts:       []mount.Mount{ourVolume(opts.Name, m.MountPath)},
 		PortBindings: nat.PortMap{postgresPort: {{HostIP: opts.Publish.hostIP(), HostPort: strconv.Itoa(port)}}},
 	}
 	var networks *network.NetworkingConfig

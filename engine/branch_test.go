@@ -32,6 +32,9 @@ func TestCreateMakesAnUnprivilegedContainerWithTheShim(t *testing.T) {
 	if c.host.Privileged || len(c.host.CapAdd) > 0 || len(c.host.SecurityOpt) > 0 || c.config.Entrypoint != nil || c.config.User != "999:999" {
 		t.Errorf("container is not stock and unprivileged: %+v %+v", c.config, c.host)
 	}
+	if m := c.host.Mounts[0]; m.VolumeOptions.DriverConfig.Name != contract.DriverName {
+		t.Errorf("a missing volume would become an empty local one: %+v", m)
+	}
 	if !slices.Contains(c.config.Env, "LD_PRELOAD=/var/lib/postgresql/data/.pgoverlay/lazyrw.so") ||
 		!slices.Contains(c.config.Env, "PGDATA=/var/lib/postgresql/data") {
 		t.Errorf("env is %q", c.config.Env)

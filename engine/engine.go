@@ -13,6 +13,7 @@ import (
 	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/image"
+	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/api/types/volume"
@@ -135,6 +136,21 @@ func (e *Engine) createContainer(ctx context.Context, name string, c *container.
 		err = context.Cause(ctx)
 	}
 	return created.ID, err
+}
+
+// ourVolume mounts a volume of ours. Its driver is named because the Engine makes a
+// volume that is missing when a container wants it, and would make an empty local
+// one; the plugin refuses to make one of nothing.
+func ourVolume(name, target string) mount.Mount {
+	return mount.Mount{
+		Type: mount.TypeVolume, Source: name, Target: target,
+		VolumeOptions: &mount.VolumeOptions{
+			DriverConfig: &mount.Driver{Name: contract.DriverName},
+			// Or the Engine mounts the volume once more at create, to look whether it is
+			// empty (moby daemon/create_unix.go).
+			NoCopy: true,
+		},
+	}
 }
 
 // dropContainer removes a container of ours for good, and returns when it is gone:

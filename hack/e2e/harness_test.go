@@ -390,7 +390,7 @@ func state(t testing.TB) string {
 		}
 	}
 	for line := range strings.Lines(docker(t, "volume", "ls", "--format", "{{.Driver}} {{.Name}}")) {
-		if strings.HasPrefix(line, "pgoverlay:latest ") {
+		if strings.HasPrefix(line, "pgoverlay:latest ") || strings.HasPrefix(line, "local pgbranch-") || strings.HasPrefix(line, "local "+prefix) {
 			fmt.Fprintln(&b, strings.TrimSpace(line))
 		}
 	}
