@@ -75,7 +75,11 @@ func create(t *testing.T, seed string) (time.Duration, string) {
 // the published port, asked again every 5 ms.
 func dockerRun(t *testing.T, volume string) time.Duration {
 	name := prefix + "timed-plain"
-	defer docker(t, "rm", "-f", name)
+	// Stopped clean, or the next start would recover, which a branch never has to.
+	defer func() {
+		docker(t, "stop", name)
+		docker(t, "rm", name)
+	}()
 	started := time.Now()
 	docker(t, "run", "-d", "--name", name, "-v", volume+":/var/lib/postgresql/data", "-p", "127.0.0.1:20998:5432", "postgres:17")
 	firstQuery(t, "20998")
