@@ -394,8 +394,12 @@ func state(t testing.TB) string {
 			fmt.Fprintln(&b, strings.TrimSpace(line))
 		}
 	}
+	root := dataRoot(t)
 	for _, kind := range []string{"seeds", "branches", "staging"} {
-		entries, _ := os.ReadDir(filepath.Join(dataRoot(t), kind))
+		entries, err := os.ReadDir(filepath.Join(root, kind))
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, e := range entries {
 			fmt.Fprintln(&b, kind, e.Name())
 		}
@@ -405,7 +409,7 @@ func state(t testing.TB) string {
 		t.Fatal(err)
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, dataRoot(t)) {
+		if strings.Contains(line, root) {
 			b.WriteString(line)
 		}
 	}
