@@ -33,7 +33,8 @@ func newSeedCreateCommand(dockerCLI command.Cli) *cobra.Command {
 The user needs the REPLICATION attribute, and the source's pg_hba.conf a line that
 lets it in for replication.
 
-The password comes from the URL, PGPASSWORD or --password-stdin. It is kept nowhere.
+The password comes from the URL, PGPASSWORD or --password-stdin. It is kept nowhere;
+but what stands in a URL, this machine's process list shows while the command runs.
 The source's host is looked up from inside the engine: name the Docker network that
 it is on with --network. For a source on localhost the engine's own host is meant.
 ` + exitHelp,
