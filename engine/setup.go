@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -104,23 +105,39 @@ func (e *Engine) install(ctx context.Context, info system.Info, opts SetupOption
 		return &Error{Kind: KindInvalid, Object: "--data", Cause: fmt.Sprintf("%q is not an absolute path", data),
 			Hint: "name a folder on the engine's host, such as /srv/pgbranch"}
 	}
-	arch, err := goArch(info.Architecture)
+	stream, err := pluginStream(info, data)
 	if err != nil {
 		return err
 	}
-	stream, err := bundle.Plugin(arch, data)
-	if err != nil {
-		return &Error{Kind: KindSetup, Object: "docker-pgbranch", Cause: err.Error(), Hint: "build it with `make build`"}
+	if err := e.createPlugin(ctx, stream, data, opts); err != nil {
+		return err
 	}
-	if err := e.api.PluginCreate(ctx, stream, types.PluginCreateOptions{RepoName: contract.DriverName}); err != nil {
-		return translate(err, "volume plugin pgoverlay")
-	}
-	opts.Report(fmt.Sprintf("created the volume plugin pgoverlay %s (capability CAP_SYS_ADMIN, one mount: %s)", e.version, data))
 	if err := e.enable(ctx, opts); err != nil {
 		ctx, cancel := cleanup(ctx)
 		defer cancel()
 		return errors.Join(err, e.api.PluginRemove(ctx, contract.DriverName, types.PluginRemoveOptions{Force: true}))
 	}
+	return nil
+}
+
+// pluginStream gives this CLI's own build of the plugin for an engine.
+func pluginStream(info system.Info, data string) (io.Reader, error) {
+	arch, err := goArch(info.Architecture)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := bundle.Plugin(arch, data)
+	if err != nil {
+		return nil, &Error{Kind: KindSetup, Object: "docker-pgbranch", Cause: err.Error(), Hint: "build it with `make build`"}
+	}
+	return stream, nil
+}
+
+func (e *Engine) createPlugin(ctx context.Context, stream io.Reader, data string, opts SetupOptions) error {
+	if err := e.api.PluginCreate(ctx, stream, types.PluginCreateOptions{RepoName: contract.DriverName}); err != nil {
+		return translate(err, "volume plugin pgoverlay")
+	}
+	opts.Report(fmt.Sprintf("created the volume plugin pgoverlay %s (capability CAP_SYS_ADMIN, one mount: %s)", e.version, data))
 	return nil
 }
 
@@ -178,12 +195,10 @@ func (e *Engine) upgrade(ctx context.Context, info system.Info, plugin *types.Pl
 			Hint:  "stop them (`docker pgbranch stop`), run setup again, start them",
 		}
 	}
-	arch, err := goArch(info.Architecture)
+	// Made before the old plugin goes: a build without one must change nothing.
+	stream, err := pluginStream(info, dataSource(plugin))
 	if err != nil {
 		return err
-	}
-	if _, err := bundle.Binary(arch); err != nil {
-		return &Error{Kind: KindSetup, Object: "docker-pgbranch", Cause: err.Error(), Hint: "build it with `make build`"}
 	}
 	id := storeID(plugin)
 	// Force: the Engine counts every volume that it knows as a use of the plugin.
@@ -194,14 +209,9 @@ func (e *Engine) upgrade(ctx context.Context, info system.Info, plugin *types.Pl
 		return translate(err, "volume plugin pgoverlay")
 	}
 	opts.Report("removed the volume plugin of another version; its data stays in " + dataSource(plugin))
-	stream, err := bundle.Plugin(arch, dataSource(plugin))
-	if err != nil {
+	if err := e.createPlugin(ctx, stream, dataSource(plugin), opts); err != nil {
 		return err
 	}
-	if err := e.api.PluginCreate(ctx, stream, types.PluginCreateOptions{RepoName: contract.DriverName}); err != nil {
-		return translate(err, "volume plugin pgoverlay")
-	}
-	opts.Report("created the volume plugin pgoverlay " + e.version)
 	if id != "" {
 		if err := e.api.PluginSet(ctx, contract.DriverName, []string{contract.EnvStoreID + "=" + id}); err != nil {
 			return translate(err, "volume plugin pgoverlay")
