@@ -21,14 +21,14 @@ func create(f *fakeAPI, name string) (Branch, error) {
 
 func TestCreateMakesAnUnprivilegedContainerWithTheShim(t *testing.T) {
 	f := newFake()
-	b, err := create(f, "x")
+	b, err := create(f, "bx")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.State != StateRunning || b.CowMode != contract.ModeLazyRW || b.Port < portFirst || b.Container != "pgbranch-x" {
+	if b.State != StateRunning || b.CowMode != contract.ModeLazyRW || b.Port < portFirst || b.Container != "pgbranch-bx" {
 		t.Errorf("branch is %+v", b)
 	}
-	c := f.containers["pgbranch-x"]
+	c := f.containers["pgbranch-bx"]
 	if c.host.Privileged || len(c.host.CapAdd) > 0 || len(c.host.SecurityOpt) > 0 || c.config.Entrypoint != nil || c.config.User != "999:999" {
 		t.Errorf("container is not stock and unprivileged: %+v %+v", c.config, c.host)
 	}
@@ -44,11 +44,11 @@ func TestCreateMakesAnUnprivilegedContainerWithTheShim(t *testing.T) {
 func TestCreateKeepsTheImagesOwnPreload(t *testing.T) {
 	f := newFake()
 	f.images["postgres:17"] = image.InspectResponse{ID: "sha256:17", Config: imageConfig([]string{"LD_PRELOAD=/opt/jemalloc.so"})}
-	if _, err := create(f, "x"); err != nil {
+	if _, err := create(f, "bx"); err != nil {
 		t.Fatal(err)
 	}
 	want := "LD_PRELOAD=/opt/jemalloc.so:/var/lib/postgresql/data/.pgoverlay/lazyrw.so"
-	if env := f.containers["pgbranch-x"].config.Env; !slices.Contains(env, want) {
+	if env := f.containers["pgbranch-bx"].config.Env; !slices.Contains(env, want) {
 		t.Errorf("env is %q, want %q in it", env, want)
 	}
 }
@@ -59,22 +59,22 @@ func TestCreateUsesTheImageThatSettledTheSeed(t *testing.T) {
 	f := newFake()
 	f.images["sha256:17"] = f.images["postgres:17"]
 	f.images["postgres:17"] = image.InspectResponse{ID: "sha256:newer", Config: imageConfig(nil)}
-	if _, err := create(f, "x"); err != nil {
+	if _, err := create(f, "bx"); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.containers["pgbranch-x"].config.Image; got != "sha256:17" {
+	if got := f.containers["pgbranch-bx"].config.Image; got != "sha256:17" {
 		t.Errorf("image is %q", got)
 	}
 }
 
 func TestCreateOfAnExistingBranchTouchesNothing(t *testing.T) {
 	f := newFake()
-	if _, err := create(f, "x"); err != nil {
+	if _, err := create(f, "bx"); err != nil {
 		t.Fatal(err)
 	}
-	_, err := create(f, "x")
+	_, err := create(f, "bx")
 	wantKind(t, err, KindConflict)
-	if f.volumes["x"] == nil || f.containers["pgbranch-x"] == nil {
+	if f.volumes["bx"] == nil || f.containers["pgbranch-bx"] == nil {
 		t.Error("the refused create removed the branch that was there")
 	}
 }
@@ -88,8 +88,8 @@ func refuseVolume(f *fakeAPI, words string) {
 func TestCreateOfAnUnknownSeedNamesThoseThereAre(t *testing.T) {
 	f := newFake()
 	f.addSeed("catalog", 1)
-	refuseVolume(f, `branch "x": seed "shop" does not exist`)
-	_, err := create(f, "x")
+	refuseVolume(f, `branch "bx": seed "shop" does not exist`)
+	_, err := create(f, "bx")
 	wantKind(t, err, KindNotFound)
 	var ours *Error
 	if !errors.As(err, &ours) || ours.Hint != "seeds here: catalog@1" {
@@ -100,10 +100,10 @@ func TestCreateOfAnUnknownSeedNamesThoseThereAre(t *testing.T) {
 func TestCreateShowsTheDriversOwnWords(t *testing.T) {
 	f := newFake()
 	f.addSeed("shop", 1)
-	refuseVolume(f, "branch \"x\": the disk is full\nremove a branch")
-	_, err := create(f, "x")
+	refuseVolume(f, "branch \"bx\": the disk is full\nremove a branch")
+	_, err := create(f, "bx")
 	var ours *Error
-	if !errors.As(err, &ours) || err.Error() != `branch "x": the disk is full` || ours.Hint != "remove a branch" {
+	if !errors.As(err, &ours) || err.Error() != `branch "bx": the disk is full` || ours.Hint != "remove a branch" {
 		t.Errorf("error is %#v", err)
 	}
 }
@@ -117,7 +117,7 @@ func TestCreateTriesAnotherPortWhereOneIsTaken(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := create(f, "x"); err != nil {
+	if _, err := create(f, "bx"); err != nil {
 		t.Fatal(err)
 	}
 	if starts != 2 || len(f.containers) != 1 {
@@ -128,7 +128,7 @@ func TestCreateTriesAnotherPortWhereOneIsTaken(t *testing.T) {
 func TestCreateOnATakenPortThatWasAskedForFails(t *testing.T) {
 	f := newFake()
 	f.containerStart = func(string) error { return errors.New("port is already allocated") }
-	_, _, err := newEngine(f).Create(context.Background(), CreateOptions{Name: "x", From: "shop", Publish: Publish{Port: 5433}})
+	_, _, err := newEngine(f).Create(context.Background(), CreateOptions{Name: "bx", From: "shop", Publish: Publish{Port: 5433}})
 	wantKind(t, err, KindConflict)
 	wantNothing(t, f)
 }
@@ -138,7 +138,7 @@ func TestCreateThatNeverAnswersShowsTheLogAndLeavesNothing(t *testing.T) {
 	f.agent = func(string, []byte) []contract.AgentEvent {
 		return []contract.AgentEvent{{Error: &contract.AgentError{Message: "no answer"}}}
 	}
-	_, err := create(f, "x")
+	_, err := create(f, "bx")
 	var ours *Error
 	if !errors.As(err, &ours) || len(ours.Log) != 1 || !strings.Contains(ours.Log[0], "FATAL") {
 		t.Fatalf("error is %#v", err)
@@ -165,7 +165,7 @@ func TestInterruptedCreateLeavesNothing(t *testing.T) {
 			case "ready":
 				f.agent = func(string, []byte) []contract.AgentEvent { interrupt(); return nil }
 			}
-			_, _, err := newEngine(f).Create(ctx, CreateOptions{Name: "x", From: "shop"})
+			_, _, err := newEngine(f).Create(ctx, CreateOptions{Name: "bx", From: "shop"})
 			if err == nil {
 				t.Fatal("an interrupted create succeeded")
 			}
@@ -183,48 +183,48 @@ func wantNothing(t *testing.T, f *fakeAPI) {
 
 func TestRemoveRefusesARunningBranch(t *testing.T) {
 	f := newFake()
-	if _, err := create(f, "x"); err != nil {
+	if _, err := create(f, "bx"); err != nil {
 		t.Fatal(err)
 	}
 	e := newEngine(f)
-	wantKind(t, e.Remove(context.Background(), "x", false), KindConflict)
-	if err := e.Remove(context.Background(), "x", true); err != nil {
+	wantKind(t, e.Remove(context.Background(), "bx", false), KindConflict)
+	if err := e.Remove(context.Background(), "bx", true); err != nil {
 		t.Fatal(err)
 	}
 	wantNothing(t, f)
-	wantKind(t, e.Remove(context.Background(), "x", false), KindNotFound)
-	if err := e.Remove(context.Background(), "x", true); err != nil {
+	wantKind(t, e.Remove(context.Background(), "bx", false), KindNotFound)
+	if err := e.Remove(context.Background(), "bx", true); err != nil {
 		t.Errorf("rm -f of what is gone: %v", err)
 	}
 }
 
 func TestRemoveRefusesABranchThatAnotherContainerUses(t *testing.T) {
 	f := newFake()
-	if _, err := create(f, "x"); err != nil {
+	if _, err := create(f, "bx"); err != nil {
 		t.Fatal(err)
 	}
-	stranger := *f.containers["pgbranch-x"]
+	stranger := *f.containers["pgbranch-bx"]
 	config := *stranger.config
 	config.Labels = nil
 	stranger.config = &config
 	f.containers["stranger"] = &stranger
-	err := newEngine(f).Remove(context.Background(), "x", true)
+	err := newEngine(f).Remove(context.Background(), "bx", true)
 	wantKind(t, err, KindConflict)
 	if !strings.Contains(err.Error(), "stranger") {
 		t.Errorf("%q does not name the container", err)
 	}
-	if f.volumes["x"] == nil {
+	if f.volumes["bx"] == nil {
 		t.Error("the volume is gone")
 	}
 }
 
 func TestABranchRunByHandWithoutTheShimIsEager(t *testing.T) {
 	f := newFake()
-	if _, err := create(f, "x"); err != nil {
+	if _, err := create(f, "bx"); err != nil {
 		t.Fatal(err)
 	}
-	f.containers["pgbranch-x"].config.Env = []string{"PGDATA=/x"}
-	b, err := newEngine(f).Branch(context.Background(), "x")
+	f.containers["pgbranch-bx"].config.Env = []string{"PGDATA=/x"}
+	b, err := newEngine(f).Branch(context.Background(), "bx")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestABranchRunByHandWithoutTheShimIsEager(t *testing.T) {
 
 func TestResetRunsTheBranchAgainAlsoWhenRefused(t *testing.T) {
 	f := newFake()
-	if _, err := create(f, "x"); err != nil {
+	if _, err := create(f, "bx"); err != nil {
 		t.Fatal(err)
 	}
 	f.volumeCreate = func(o volume.CreateOptions) error {
@@ -244,10 +244,10 @@ func TestResetRunsTheBranchAgainAlsoWhenRefused(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := newEngine(f).Reset(context.Background(), "x", time.Second); err == nil {
+	if _, err := newEngine(f).Reset(context.Background(), "bx", time.Second); err == nil {
 		t.Fatal("the refusal was swallowed")
 	}
-	if !f.containers["pgbranch-x"].running {
+	if !f.containers["pgbranch-bx"].running {
 		t.Error("the branch that ran does not run any more")
 	}
 }

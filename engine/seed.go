@@ -178,7 +178,7 @@ func checkName(what, name string) error {
 	}
 	return &Error{
 		Kind: KindInvalid, Object: fmt.Sprintf("%s %q", what, shown), Cause: "is not a valid name",
-		Hint: "use 1 to 128 of the characters a-z A-Z 0-9 _ . -, the first a letter or digit",
+		Hint: "use 2 to 128 of the characters a-z A-Z 0-9 _ . -, the first a letter or digit",
 	}
 }
 

@@ -80,21 +80,21 @@ func TestSetupPinsThePluginToItsDataRoot(t *testing.T) {
 func TestSetupDisablesNothingUnderARunningContainer(t *testing.T) {
 	for _, version := range []string{"v1", "v2"} {
 		f := newFake()
-		if _, err := create(f, "x"); err != nil {
+		if _, err := create(f, "bx"); err != nil {
 			t.Fatal(err)
 		}
 		f.plugin.Settings.Env = nil
 		_, err := New(f, version, nil).Setup(context.Background(), SetupOptions{Report: func(string) {}})
 		if version == "v2" {
 			wantKind(t, err, KindConflict)
-			if !strings.Contains(err.Error(), "pgbranch-x") {
+			if !strings.Contains(err.Error(), "pgbranch-bx") {
 				t.Errorf("%q does not name the container", err)
 			}
 		}
 		if slices.Contains(f.calls, "plugin disable") {
 			t.Errorf("version %s: it was disabled", version)
 		}
-		_ = f.ContainerRemove(context.Background(), "pgbranch-x", container.RemoveOptions{})
+		_ = f.ContainerRemove(context.Background(), "pgbranch-bx", container.RemoveOptions{})
 	}
 }
 

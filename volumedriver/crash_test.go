@@ -89,13 +89,13 @@ func TestCrashes(t *testing.T) {
 		},
 		"seal": {
 			prepare: func(b *bench) { b.stage("s1", "shop", nil) },
-			do:      func(b *bench) { _ = b.create("t", "op", "seal", "volume", "s1") },
+			do:      func(b *bench) { _ = b.create("tk", "op", "seal", "volume", "s1") },
 			whole: func(b *bench) {
 				names := b.names()
 				assert.Check(b.t, slices.Equal(names, []string{"s1"}) || slices.Equal(names, []string{"shop@1"}), "%v", names)
 			},
 			done: func(b *bench) {
-				assert.Equal(b.t, b.status("t").SealedAs, "shop@1")
+				assert.Equal(b.t, b.status("tk").SealedAs, "shop@1")
 				assert.DeepEqual(b.t, b.names(), []string{"shop@1"})
 				b.mustCreate("b1", "seed", "shop")
 			},
@@ -106,7 +106,7 @@ func TestCrashes(t *testing.T) {
 				b.mustCreate("b1", "seed", "shop")
 				assert.NilError(b.t, os.WriteFile(b.path(b.volume("b1").tree(), "written"), nil, 0o600))
 			},
-			do: func(b *bench) { _ = b.create("t", "op", "reset", "volume", "b1") },
+			do: func(b *bench) { _ = b.create("tk", "op", "reset", "volume", "b1") },
 			done: func(b *bench) {
 				_, err := os.Lstat(b.path(b.volume("b1").tree(), "written"))
 				assert.Check(b.t, os.IsNotExist(err))

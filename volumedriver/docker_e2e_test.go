@@ -251,16 +251,16 @@ func TestInsideDocker(t *testing.T) {
 			opts []string
 			want string
 		}{
-			{"x", nil, "never an empty volume"},
-			{"x", []string{"seed=shp"}, "seeds here: " + seed},
-			{"x", []string{"sed=shop"}, "valid options:"},
-			{"x", []string{"seed=" + seed, "branch=y"}, "exclude each other"},
+			{"vx", nil, "never an empty volume"},
+			{"vx", []string{"seed=shp"}, "seeds here: " + seed},
+			{"vx", []string{"sed=shop"}, "valid options:"},
+			{"vx", []string{"seed=" + seed, "branch=by"}, "exclude each other"},
 			{"..", []string{"seed=" + seed}, "is not allowed"},
 			{"a/b", []string{"seed=" + seed}, "is not allowed"},
 			{"a b", []string{"seed=" + seed}, "is not allowed"},
 			{strings.Repeat("a", 200), []string{"seed=" + seed}, "is not allowed"},
-			{"x", []string{"staging=" + seed}, "exists already"},
-			{"x", []string{"op=seal", "volume=shop"}, "does not exist"},
+			{"vx", []string{"staging=" + seed}, "exists already"},
+			{"vx", []string{"op=seal", "volume=shop"}, "does not exist"},
 		} {
 			err := dockerFails(t, append([]string{"volume", "create", "-d", r.name, c.name}, flags(c.opts)...)...)
 			assert.Check(t, is.Contains(err, c.want))

@@ -339,7 +339,7 @@ func TestStagingReservesTheSeedsName(t *testing.T) {
 	assert.Check(t, is.ErrorContains(b.create("s4", "staging", "shop"), `seed "shop" exists already: shop@1`))
 	// Of two first ones the second to be sealed is refused.
 	fillCluster(t, b.path(b.volume("s2").tree()), nil)
-	assert.Check(t, is.ErrorContains(b.create("t", "op", "seal", "volume", "s2"), "exists already: shop@1"))
+	assert.Check(t, is.ErrorContains(b.create("tk", "op", "seal", "volume", "s2"), "exists already: shop@1"))
 	assert.Equal(t, b.sealStaging2("s3"), "shop@2")
 }
 
@@ -394,14 +394,14 @@ func TestReset(t *testing.T) {
 	assert.NilError(t, os.WriteFile(filepath.Join(upper, "written"), nil, 0o600))
 	_, err := b.d.Mount(t.Context(), "b1", "id")
 	assert.NilError(t, err)
-	assert.Check(t, is.ErrorContains(b.create("t", "op", "reset", "volume", "b1"), "a container is using it"))
+	assert.Check(t, is.ErrorContains(b.create("tk", "op", "reset", "volume", "b1"), "a container is using it"))
 	assert.Equal(t, len(b.m.table()), 1, "a refused reset leaves the mount")
 	b.d.Unmount(t.Context(), "b1", "id")
 	b.m.setHeld(upper, true)
-	assert.Check(t, is.ErrorContains(b.create("t", "op", "reset", "volume", "b1"), "a container is using it"))
+	assert.Check(t, is.ErrorContains(b.create("tk", "op", "reset", "volume", "b1"), "a container is using it"))
 	b.m.setHeld(upper, false)
 	created := b.volume("b1").created
-	b.mustCreate("t", "op", "reset", "volume", "b1")
+	b.mustCreate("tk", "op", "reset", "volume", "b1")
 	_, err = os.Lstat(filepath.Join(upper, "written"))
 	assert.Check(t, os.IsNotExist(err))
 	_, err = os.Lstat(filepath.Join(upper, testWALHead))

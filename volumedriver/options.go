@@ -24,7 +24,7 @@ const validOptions = "valid options: " +
 	", with " + contract.OptVolume + "=NAME, makes a ticket"
 
 const nameHint = "a name starts with a letter or a digit, goes on with letters, digits, '_', '.' and '-', " +
-	"and has 128 characters at most"
+	"and has 2 to 128 characters"
 
 // options are the parsed options of a create.
 type options struct {

@@ -22,12 +22,12 @@ func TestParseOptionsAccepts(t *testing.T) {
 		"staging, first":  {[]string{"staging", "shop", "generation", "first"}, options{kind: "staging", seed: "shop"}},
 		"staging, next":   {[]string{"staging", "shop", "generation", "next"}, options{kind: "staging", seed: "shop", next: true}},
 		"status":          {[]string{"op", "status"}, options{kind: "ticket", op: "status"}},
-		"seal":            {[]string{"op", "seal", "volume", "x"}, options{kind: "ticket", op: "seal", target: "x"}},
-		"reset":           {[]string{"op", "reset", "volume", "x"}, options{kind: "ticket", op: "reset", target: "x"}},
+		"seal":            {[]string{"op", "seal", "volume", "vx"}, options{kind: "ticket", op: "seal", target: "vx"}},
+		"reset":           {[]string{"op", "reset", "volume", "vx"}, options{kind: "ticket", op: "reset", target: "vx"}},
 		"longest of name": {[]string{"seed", strings.Repeat("a", 128)}, options{kind: "branch", seed: strings.Repeat("a", 128), cow: "auto"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := parseOptions("x", optionMap(c.opts))
+			got, err := parseOptions("vx", optionMap(c.opts))
 			assert.NilError(t, err)
 			assert.Check(t, got == c.want, "got %+v", got)
 		})
@@ -42,7 +42,7 @@ func TestParseOptionsRefuses(t *testing.T) {
 		"none":               {nil, "never an empty volume"},
 		"unknown":            {[]string{"sed", "shop"}, `unknown option "sed"`},
 		"unknown beside":     {[]string{"seed", "shop", "size", "1"}, `unknown option "size"`},
-		"two parents":        {[]string{"seed", "shop", "branch", "b"}, "branch and seed exclude each other"},
+		"two parents":        {[]string{"seed", "shop", "branch", "bb"}, "branch and seed exclude each other"},
 		"seed and op":        {[]string{"seed", "shop", "op", "status"}, "op and seed exclude each other"},
 		"only cow":           {[]string{"cow", "off"}, "needs an option"},
 		"empty seed":         {[]string{"seed", ""}, `seed name "" is not allowed`},
@@ -56,12 +56,12 @@ func TestParseOptionsRefuses(t *testing.T) {
 		"ttl of a staging":   {[]string{"staging", "shop", "ttl", "1h"}, `option "ttl" does not go with "staging"`},
 		"generation unknown": {[]string{"staging", "shop", "generation", "2"}, `generation="2" is unknown`},
 		"seal without":       {[]string{"op", "seal"}, "needs volume=NAME"},
-		"status with":        {[]string{"op", "status", "volume", "x"}, "takes no volume"},
+		"status with":        {[]string{"op", "status", "volume", "vx"}, "takes no volume"},
 		"op unknown":         {[]string{"op", "gc"}, `op="gc" is unknown`},
 		"seal of a path":     {[]string{"op", "seal", "volume", "a/b"}, "is not allowed"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := parseOptions("x", optionMap(c.opts))
+			_, err := parseOptions("vx", optionMap(c.opts))
 			assert.Check(t, is.ErrorContains(err, c.want))
 			assert.Check(t, is.ErrorContains(err, "\n"), "every refusal has a hint")
 		})
@@ -70,7 +70,7 @@ func TestParseOptionsRefuses(t *testing.T) {
 
 func TestParseOptionsRefusesNames(t *testing.T) {
 	for _, name := range []string{
-		"", ".", "..", "../../x", "a/b", "a b", "-rf", ".hidden", "_x", "x:y", "x@1", "é", "x\n", "x\x00", strings.Repeat("a", 129), strings.Repeat("a", 200),
+		"", ".", "..", "x", "../../x", "a/b", "a b", "-rf", ".hidden", "_x", "x:y", "x@1", "é", "x\n", "x\x00", strings.Repeat("a", 129), strings.Repeat("a", 200),
 	} {
 		_, err := parseOptions(name, map[string]string{"seed": "shop"})
 		assert.Check(t, is.ErrorContains(err, "not allowed"), "%q", name)

@@ -207,7 +207,7 @@ func TestSealedTreeIsNeverWritten(t *testing.T) {
 		b.mustCreate("b3", "seed", "shop")
 		assert.NilError(t, os.RemoveAll(filepath.Join(b.mount("b3", "id"), "base")))
 		b.d.Unmount(t.Context(), "b3", "id")
-		b.mustCreate("t", "op", "reset", "volume", "b3")
+		b.mustCreate("tk", "op", "reset", "volume", "b3")
 		assert.NilError(t, b.d.Remove(t.Context(), "b3"))
 		b.emptyTrash()
 		assert.Equal(t, treeSum(t, root), before)
@@ -302,7 +302,7 @@ func TestUpperHeldElsewhere(t *testing.T) {
 		_, err := b.d.Mount(t.Context(), "b1", "id2")
 		assert.Check(t, is.ErrorContains(err, "still hold it"))
 		assert.ErrorIs(t, err, unix.EBUSY)
-		assert.Check(t, is.ErrorContains(b.create("t", "op", "reset", "volume", "b1"), "a container is using it"))
+		assert.Check(t, is.ErrorContains(b.create("tk", "op", "reset", "volume", "b1"), "a container is using it"))
 		assert.Check(t, is.ErrorContains(b.create("b2", "branch", "b1"), "a container is using it"))
 		assert.Check(t, is.ErrorContains(b.d.Remove(t.Context(), "b1"), "a container is using it"))
 		end()
@@ -518,15 +518,15 @@ func TestDataRootOnOverlay(t *testing.T) {
 	err := b.create("b1", "seed", "shop")
 	assert.Check(t, is.ErrorContains(err, "the data root is on overlay, which cannot hold branches"))
 	b.absent("b1")
-	b.mustCreate("t", "op", "status")
-	assert.Equal(t, b.status("t").Plugin.FileSystem, "overlay")
+	b.mustCreate("tk", "op", "status")
+	assert.Equal(t, b.status("tk").Plugin.FileSystem, "overlay")
 }
 
 func TestCopyUpMode(t *testing.T) {
 	want := map[string]string{"ext4": contract.CopyUpCopy, "xfs": contract.CopyUpClone, "btrfs": contract.CopyUpClone}
 	onEach(t, func(t *testing.T, b *bench) {
-		b.mustCreate("t", "op", "status")
-		p := b.status("t").Plugin
+		b.mustCreate("tk", "op", "status")
+		p := b.status("tk").Plugin
 		assert.Equal(t, p.CopyUpMode, want[p.FileSystem])
 	})
 }

@@ -153,7 +153,7 @@ func TestBranchOfBranch(t *testing.T) {
 	assert.Equal(t, len(b.d.store.list(layersDir)), 2)
 	assert.Check(t, is.ErrorContains(b.d.Remove(t.Context(), "shop@1"), "b3"))
 	b.d.Unmount(t.Context(), "b3", "id")
-	b.mustCreate("t", "op", "reset", "volume", "b3")
+	b.mustCreate("tk", "op", "reset", "volume", "b3")
 	assert.Equal(t, len(b.volume("b3").branch.Layers), 2, "a reset goes back to what the branch was made of")
 	assert.NilError(t, b.d.Remove(t.Context(), "b3"))
 	assert.Equal(t, len(b.d.store.list(layersDir)), 0)
@@ -168,7 +168,7 @@ func TestResetOfAParent(t *testing.T) {
 	b.mustCreate("b2", "branch", "b1")
 	shared := b.status("b1").OwnedBytes
 	assert.Check(t, shared < 1<<20, "the layer is shared: %d", shared)
-	b.mustCreate("t", "op", "reset", "volume", "b1")
+	b.mustCreate("tk", "op", "reset", "volume", "b1")
 	assert.Equal(t, len(b.volume("b1").branch.Layers), 0)
 	_, err := os.Lstat(filepath.Join(b.path(b.volume("b1").tree()), testWALHead))
 	assert.NilError(t, err)

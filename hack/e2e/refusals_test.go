@@ -35,6 +35,8 @@ func TestRefusals(t *testing.T) {
 		{"slash", []string{"create", "a/b", "--from", seed}, 2, []string{"a/b", "characters"}},
 		{"dots", []string{"create", "..", "--from", seed}, 2, []string{"characters"}},
 		{"spaces", []string{"create", "a b", "--from", seed}, 2, []string{"characters"}},
+		// docker takes -v x:/path for a path on a Windows drive, and mounts an empty volume.
+		{"one letter", []string{"create", "x", "--from", seed}, 2, []string{"characters"}},
 		{"200 characters", []string{"create", long, "--from", seed}, 2, []string{"characters"}},
 		{"unknown branch", []string{"psql", prefix + "nobody"}, 3, []string{prefix + "nobody", "does not exist"}},
 		{"unknown verb", []string{"branchify"}, 2, []string{"branchify"}},
@@ -94,6 +96,7 @@ func TestVolumeRefusals(t *testing.T) {
 		{"slash", "a/b", []string{"seed=" + seed}, []string{"a/b"}},
 		{"dots", "..", []string{"seed=" + seed}, []string{".."}},
 		{"spaces", "a b", []string{"seed=" + seed}, []string{"a b"}},
+		{"one letter", "x", []string{"seed=" + seed}, []string{"2 to 128"}},
 		{"200 characters", strings.Repeat("n", 200), []string{"seed=" + seed}, []string{"128"}},
 		{"bad ttl", prefix + "v", []string{"seed=" + seed, "ttl=tomorrow"}, []string{"ttl", "tomorrow"}},
 	} {
@@ -241,7 +244,7 @@ func TestKilledBaseBackup(t *testing.T) {
 }
 
 func TestNoEngine(t *testing.T) {
-	for _, args := range [][]string{{"ls"}, {"setup"}, {"create", "x", "--from", "y"}, {"seed", "ls"}} {
+	for _, args := range [][]string{{"ls"}, {"setup"}, {"create", "bx", "--from", "shop"}, {"seed", "ls"}} {
 		r := command("", "docker", append([]string{"-H", "unix:///nonexistent/docker.sock", "pgbranch"}, args...)...)
 		if r.code != 5 || !strings.Contains(r.stderr, "cannot be reached") || !strings.Contains(r.stderr, "hint:") {
 			t.Errorf("%q: exit %d, %s", args, r.code, r.stderr)

@@ -115,8 +115,10 @@ const (
 const EnvStoreID = "PGOVERLAY_STORE_ID"
 
 // NamePattern is the rule for the names of seeds and branches. Docker does not
-// check names for a plugin's volumes, so the plugin does.
-const NamePattern = `^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}$`
+// check names for a plugin's volumes, so the plugin does. Two characters at least:
+// docker takes `-v x:/path` for a path on a Windows drive (docker/cli
+// internal/volumespec, isWindowsDrive), and the container gets an empty volume.
+const NamePattern = `^[a-zA-Z0-9][a-zA-Z0-9_.-]{1,127}$`
 
 // nameRE is compiled when first asked for: its counted repetition costs more than
 // the rest of the agent's start, which is on the way of every branch's creation.
