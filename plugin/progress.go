@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +40,8 @@ func newProgress(out *streams.Out, mode string) (progress, error) {
 		return progress{}, &engine.Error{Kind: engine.KindInvalid, Object: "--progress",
 			Cause: fmt.Sprintf("%q is no mode of it", mode), Hint: "modes: " + strings.Join(progressModes, ", ")}
 	}
-	if mode == progressAuto && !out.IsTerminal() {
+	// A terminal of no size, as scripts make, has no room for a bar.
+	if height, width := out.GetTtySize(); mode == progressAuto && (!out.IsTerminal() || height == 0 || width == 0) {
 		mode = progressPlain
 	}
 	nothing := func() {}
@@ -54,7 +56,9 @@ func newProgress(out *streams.Out, mode string) (progress, error) {
 		plain := &plainProgress{out: out, now: time.Now}
 		return progress{plain.report, nothing}, nil
 	}
-	bars := &barProgress{pool: mpb.New(mpb.WithOutput(out), mpb.WithWidth(40))}
+	// Not out, which is the same terminal: mpb draws only on an *os.File
+	// (cupwriter.New).
+	bars := &barProgress{pool: mpb.New(mpb.WithOutput(os.Stderr), mpb.WithWidth(40))}
 	return progress{bars.report, bars.close}, nil
 }
 

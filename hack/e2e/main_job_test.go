@@ -302,6 +302,29 @@ func TestVerbs(t *testing.T) {
 	}
 }
 
+// On a terminal a seeding shows bars with bytes of the total and the rate; on one
+// of no size, as scripts make, lines.
+func TestProgressOnATerminal(t *testing.T) {
+	s := startSource(t, "postgres:17", bigRows)
+	for size, want := range map[string][]string{
+		"cols 110 rows 30": {"base backup", "[====", "MiB of 2", "MiB/s", "\x1b["},
+		"cols 0 rows 0":    {"base backup: ", "MiB of 2", "MiB/s"},
+	} {
+		name := prefix + "tty"
+		r := command("", "script", "-qec", "stty "+size+" && PGPASSWORD="+password+
+			" docker pgbranch seed create "+name+" --from "+s.url("shop")+" --network "+s.network, "/dev/null")
+		if r.code != 0 {
+			t.Fatalf("%s: exit %d\n%s%s", size, r.code, r.stdout, r.stderr)
+		}
+		for _, w := range want {
+			if !strings.Contains(r.stdout, w) {
+				t.Errorf("%s: no %q in\n%q", size, w, r.stdout)
+			}
+		}
+		pgbranch(t, "seed", "rm", name)
+	}
+}
+
 // Both other majors at hand: 15, and 18 with its own layout.
 func TestOtherMajors(t *testing.T) {
 	for _, major := range []string{"15", "18"} {
