@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/docker/cli/cli"
@@ -22,7 +23,7 @@ func newResetCommand(dockerCLI command.Cli) *cobra.Command {
 branch that ran runs again.`,
 		Args: cli.RequiresMinArgs(1),
 		RunE: run(func(ctx context.Context, args []string) error {
-			if err := confirm(ctx, dockerCLI, force, fmt.Sprintf("Everything that was changed in %s will be lost.", list(args))); err != nil {
+			if err := confirm(ctx, dockerCLI, force, fmt.Sprintf("Everything that was changed in %s will be lost.", strings.Join(args, ", "))); err != nil {
 				return err
 			}
 			e := newEngine(dockerCLI)

@@ -2,7 +2,6 @@ package plugin
 
 import (
 	"context"
-	"strings"
 
 	"github.com/docker/cli/cli"
 	"github.com/docker/cli/cli/command"
@@ -25,5 +24,3 @@ func newRemoveCommand(dockerCLI command.Cli) *cobra.Command {
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "Remove running branches too, and do not mind one that does not exist")
 	return cmd
 }
-
-func list(names []string) string { return strings.Join(names, ", ") }

@@ -5,7 +5,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -113,9 +112,9 @@ func median(d []time.Duration) time.Duration {
 
 func ms(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds()) }
 
-// A branch's volume costs as little for a big seed as for a small one: nothing of
-// the seed is read to make it.
-func TestAVolumeIsMadeInConstantTime(t *testing.T) {
+// The whole command that makes a branch's volume takes less than a second with a
+// seed that takes several to copy. How it grows with the seed is not shown here.
+func TestAVolumeIsMadeAtOnce(t *testing.T) {
 	seed := mainSeed(t)
 	var took []time.Duration
 	for i := range 10 {
@@ -131,8 +130,5 @@ func TestAVolumeIsMadeInConstantTime(t *testing.T) {
 	}
 	if m := median(took); m > time.Second {
 		t.Errorf("took %s", m)
-	}
-	if _, err := os.Stat(dataRoot(t)); err != nil {
-		t.Fatal(err)
 	}
 }

@@ -74,7 +74,6 @@ const (
 // Cow modes as a Status reports them.
 const (
 	ModeLazyRW = "lazyrw"
-	ModeBlock  = "block"
 	ModeEager  = "eager"
 )
 
