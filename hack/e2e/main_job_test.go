@@ -228,6 +228,26 @@ func TestBranchContainersAreStockAndUnprivileged(t *testing.T) {
 	}
 }
 
+// Docker lets a second container mount a branch's volume. Its server must not
+// start, nor disturb the first.
+func TestASecondServerIsKeptOff(t *testing.T) {
+	name := prefix + "twice"
+	branch(t, name, mainSeed(t))
+	// Both servers are process 1 of their container: the start time tells them apart.
+	pidFile := []string{"exec", "pgbranch-" + name, "head", "-n", "3", "/var/lib/postgresql/data/postmaster.pid"}
+	before := docker(t, pidFile...)
+	time.Sleep(time.Second)
+	r := command("", "docker", "run", "--rm", "--name", prefix+"second", "-v", name+":/var/lib/postgresql/data",
+		"-e", "LD_PRELOAD=/var/lib/postgresql/data/.pgoverlay/lazyrw.so", "postgres:17")
+	if r.code == 0 || !strings.Contains(r.stderr, "in use by another Postgres server on this branch") {
+		t.Errorf("a second server: exit %d\n%s\n%s", r.code, r.stdout, r.stderr)
+	}
+	sql(t, name, "shop", "CREATE TABLE still_here AS SELECT 1", "CHECKPOINT")
+	if after := docker(t, pidFile...); after != before {
+		t.Errorf("postmaster.pid was\n%s\nand is\n%s", before, after)
+	}
+}
+
 func TestResetKeepsNameContainerAndPort(t *testing.T) {
 	name := prefix + "reset"
 	branch(t, name, mainSeed(t))
