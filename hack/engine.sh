@@ -179,9 +179,13 @@ start_daemon() {
 
 # wait_for NAME SECONDS COMMAND...: until COMMAND succeeds or the daemon ends.
 wait_for() {
-	local name=$1 deadline=$((SECONDS + $2))
+	local name=$1 deadline=$((SECONDS + $2)) told=$((SECONDS + 30))
 	shift 2
 	until "$@" >/dev/null 2>&1; do
+		if ((SECONDS >= told)); then
+			say "still waiting for $name: $(tail -n 1 "$log_dir/$name.log")"
+			told=$((SECONDS + 30))
+		fi
 		if ! started_pid "$name" >/dev/null; then
 			tail -n 20 "$log_dir/$name.log" >&2
 			die "$name ended while starting" "the whole log is $log_dir/$name.log"
@@ -214,7 +218,10 @@ start_engine() {
 	if ! started_pid dockerd >/dev/null; then
 		start_daemon dockerd --containerd=/run/containerd/containerd.sock --pidfile=
 	fi
-	wait_for dockerd 90 dockerd_answers
+	# dockerd does not listen before it has looked for the driver of every volume
+	# it knows, and gives each driver that is gone 15 s (volume/service/restore.go,
+	# pkg/plugins/plugins.go): a plugin removed before its volumes costs minutes here.
+	wait_for dockerd 900 dockerd_answers
 }
 
 # stop_daemon NAME SECONDS
