@@ -62,6 +62,35 @@ demo_and_removal() {
 	[[ -z $left ]] || die "make clean-engine-state left in the engine: $left"
 }
 
+# What needs no engine runs beside what mostly waits for one: there are two cores. Its
+# output comes in one piece.
+beside() {
+	local log=build/test-beside.log
+	mkdir -p build
+	unit_and_shim >"$log" 2>&1 &
+	beside_pid=$!
+	beside_log=$log
+}
+
+join_beside() {
+	local status=0
+	wait "$beside_pid" || status=$?
+	cat "$beside_log"
+	((status == 0)) || die "the tests that need no engine failed"
+}
+
+unit_and_shim() {
+	step "unit tests, without root's powers and without an engine"
+	unit_tests
+	step "shim tests, on real file systems"
+	make --no-print-directory -C shim test
+}
+
+# One package at a time: they share the engine.
+engine_tests() {
+	go test -tags e2e -count 1 -p 1 -timeout 30m -v -run "${only:-.}" "$@"
+}
+
 step "packages"
 hack/packages.sh tests
 if [[ -z $only ]]; then
@@ -71,19 +100,20 @@ fi
 step "build"
 make --no-print-directory build
 if [[ -z $only ]]; then
-	step "unit tests, without root's powers and without an engine"
-	unit_tests
-	step "shim tests, on real file systems"
-	make --no-print-directory -C shim test
+	beside
 fi
 step "engine and images"
 hack/engine.sh up
 hack/images.sh 15 17 18
 isolate_cli
 step "tests on the real engine"
-# One package at a time: they share the engine, and two cores.
-go test -tags e2e -count 1 -p 1 -timeout 30m -v -run "${only:-.}" \
-	./hack/e2e/... ./volumedriver/... ./settle/...
+engine_tests ./settle/...
+if [[ -z $only ]]; then
+	# What follows compares times.
+	join_beside
+fi
+step "tests on the real engine, go on"
+engine_tests ./hack/e2e/... ./volumedriver/...
 if [[ -z $only ]]; then
 	step "the demo, twice, and the removal of everything"
 	demo_and_removal
