@@ -48,7 +48,7 @@ func runSetup(ctx context.Context, dockerCLI command.Cli, opts engine.SetupOptio
 	if !changed {
 		_, _ = fmt.Fprintln(dockerCLI.Err(), "nothing to do")
 	}
-	_, err = fmt.Fprintf(dockerCLI.Out(), "pgoverlay %s is ready: data on %s, %s free of %s\n", status.Version,
-		status.FileSystem, units.BytesSize(float64(status.FreeBytes)), units.BytesSize(float64(status.TotalBytes)))
+	_, err = fmt.Fprintf(dockerCLI.Out(), "pgoverlay %s is ready: data on %s (a first write to a table makes a %s of it), %s free of %s\n", status.Version,
+		status.FileSystem, status.CopyUpMode, units.BytesSize(float64(status.FreeBytes)), units.BytesSize(float64(status.TotalBytes)))
 	return err
 }

@@ -106,6 +106,7 @@ func (d *Driver) Background(ctx context.Context) {
 	d.runtime.load()
 	go d.sweepStaging(ctx)
 	go d.measureSeeds()
+	go d.probeCopyUp(ctx)
 	d.store.sweepTrash(ctx)
 }
 
@@ -203,7 +204,7 @@ func (d *Driver) Get(name string) (Info, error) {
 	trees := d.ownTrees(v)
 	d.mu.Unlock()
 
-	status.OwnedBytes = d.usage.get(v, trees)
+	status.OwnedBytes = d.usage.get(v, trees, d.sharesBlocks(v))
 	d.describe(v, status)
 	return Info{Name: v.name, Mountpoint: d.target(v), CreatedAt: v.created, Status: status}, nil
 }
@@ -222,6 +223,12 @@ func (d *Driver) describe(v *volume, status *contract.Status) {
 	}
 }
 
+// sharesBlocks reports whether a volume's files may share blocks that are not its own.
+// A seed owns all that it has, however many clones of it there are.
+func (d *Driver) sharesBlocks(v *volume) bool {
+	return v.kind == contract.KindBranch && d.probe.copyUpMode() == contract.CopyUpClone
+}
+
 // measureSeeds has the size of every seed measured once, so that Get has it at hand.
 func (d *Driver) measureSeeds() {
 	d.mu.Lock()
@@ -233,7 +240,7 @@ func (d *Driver) measureSeeds() {
 	}
 	d.mu.Unlock()
 	for _, v := range seeds {
-		d.usage.get(v, []string{v.tree()})
+		d.usage.get(v, []string{v.tree()}, d.sharesBlocks(v))
 	}
 }
 

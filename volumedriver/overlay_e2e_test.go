@@ -521,12 +521,3 @@ func TestDataRootOnOverlay(t *testing.T) {
 	b.mustCreate("tk", "op", "status")
 	assert.Equal(t, b.status("tk").Plugin.FileSystem, "overlay")
 }
-
-func TestCopyUpMode(t *testing.T) {
-	want := map[string]string{"ext4": contract.CopyUpCopy, "xfs": contract.CopyUpClone, "btrfs": contract.CopyUpClone}
-	onEach(t, func(t *testing.T, b *bench) {
-		b.mustCreate("tk", "op", "status")
-		p := b.status("tk").Plugin
-		assert.Equal(t, p.CopyUpMode, want[p.FileSystem])
-	})
-}

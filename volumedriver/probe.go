@@ -26,6 +26,8 @@ type probeCache struct {
 	mu     sync.Mutex
 	passed bool
 	mode   string
+	// tried tells that mode is what a real copy-up showed, and not just FICLONE's word.
+	tried bool
 }
 
 // copyUpMode is what the file system does with a whole-file copy-up, empty before the
@@ -45,7 +47,17 @@ func (p *probeCache) hasPassed() bool {
 func (p *probeCache) pass(mode string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.passed, p.mode = true, mode
+	p.passed = true
+	if !p.tried {
+		p.mode = mode
+	}
+}
+
+// correct replaces the copy-up mode by what a real copy-up showed.
+func (p *probeCache) correct(mode string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mode, p.tried = mode, true
 }
 
 // checkFileSystem refuses a data root that cannot hold branches, by trying what they

@@ -52,6 +52,12 @@ func (s *store) makeUpper(dir, top, walHead string) error {
 	if err := s.root.Mkdir(upper, 0o700); err != nil {
 		return err
 	}
+	for _, name := range []string{path.Join(dir, workDir), upper} {
+		if err := s.hintCowExtents(name); err != nil {
+			// A branch works without, and owns more after its writes.
+			s.log.Warn("cannot set the size of copied extents", "path", name, "error", err)
+		}
+	}
 	to, err := s.root.OpenRoot(upper)
 	if err != nil {
 		return err
@@ -64,6 +70,14 @@ func (s *store) makeUpper(dir, top, walHead string) error {
 		return nil
 	}
 	return placeWALHead(lower, to, walHead)
+}
+
+func (s *store) hintCowExtents(name string) error {
+	f, err := s.root.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(hintCowExtents(f), f.Close())
 }
 
 // placeWALHead puts a sparse copy of the seed's one WAL segment into the upper, with
