@@ -29,6 +29,8 @@
 typedef long lz_ssize; /* ssize_t of both ABIs */
 typedef long lz_off;   /* off_t and off64_t of both ABIs: 64 bits */
 
+#define RENAME_EXCHANGE (1 << 1) /* <linux/fs.h> has it, and half the VFS with it */
+
 enum {
 	LZ_SEEK_SET = 0, /* <linux/fs.h> has these three, and half the VFS with them */
 	LZ_SEEK_CUR = 1,
@@ -69,6 +71,31 @@ static inline long lz_sys_fcntl(int fd, int cmd, long arg)
 static inline long lz_sys_fstat(int fd, struct stat *st)
 {
 	return lz_syscall(__NR_fstat, fd, (long)st, 0, 0, 0, 0);
+}
+
+static inline long lz_sys_lstat(const char *path, struct stat *st)
+{
+	return lz_syscall(LZ_NR_FSTATAT, AT_FDCWD, (long)path, (long)st, AT_SYMLINK_NOFOLLOW, 0, 0);
+}
+
+static inline long lz_sys_link(const char *from, const char *to)
+{
+	return lz_syscall(__NR_linkat, AT_FDCWD, (long)from, AT_FDCWD, (long)to, 0, 0);
+}
+
+static inline long lz_sys_rename(const char *from, const char *to, unsigned flags)
+{
+	return lz_syscall(__NR_renameat2, AT_FDCWD, (long)from, AT_FDCWD, (long)to, flags, 0);
+}
+
+static inline long lz_sys_unlink(const char *path)
+{
+	return lz_syscall(__NR_unlinkat, AT_FDCWD, (long)path, 0, 0, 0, 0);
+}
+
+static inline long lz_sys_mkdir(const char *path, unsigned mode)
+{
+	return lz_syscall(__NR_mkdirat, AT_FDCWD, (long)path, mode, 0, 0, 0);
 }
 
 static inline long lz_sys_dup3(int from, int to, int flags)

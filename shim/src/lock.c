@@ -20,7 +20,7 @@ int lz_lock_fd(void)
 	return lock_fd;
 }
 
-_Noreturn static void refuse(const char *what, const char *pgdata, const char *why, int errnum)
+_Noreturn void lz_refuse(const char *what, const char *pgdata, const char *why, int errnum)
 {
 	char line[LZ_PATH_MAX + 256] = "FATAL:  lazyrw: ";
 	int rc = lz_append(line, sizeof(line), what);
@@ -37,14 +37,22 @@ _Noreturn static void refuse(const char *what, const char *pgdata, const char *w
 	lz_sys_exit(1);
 }
 
-static long try_lock(int fd)
+static long try_lock(int fd, const struct lz_contest *contest)
 {
 	long rc = lz_sys_flock(fd, LOCK_EX | LOCK_NB);
 
+	if (rc != -EWOULDBLOCK)
+		return rc;
+	if (contest)
+		contest->lost_first();
 	for (int i = 1; i < ATTEMPTS && rc == -EWOULDBLOCK; i++) {
 		lz_sys_sleep_ms(PAUSE_MS);
 		rc = lz_sys_flock(fd, LOCK_EX | LOCK_NB);
 	}
+	if (contest && rc == 0)
+		contest->won();
+	if (contest && rc != 0)
+		contest->lost(lz_sys_flock(fd, LOCK_EX | LOCK_NB) == 0);
 	return rc;
 }
 
@@ -57,19 +65,19 @@ static long tracked(long fd)
 	return -EMFILE;
 }
 
-int lz_lock_branch(const char *pgdata)
+int lz_lock_branch(const char *pgdata, const struct lz_contest *contest)
 {
 	/* O_CLOEXEC: an archive_command or a COPY PROGRAM that outlives the server is no server. */
 	long fd = tracked(lz_sys_openat(AT_FDCWD, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0));
 	long rc;
 
 	if (fd < 0)
-		refuse("could not open data directory", pgdata, ": errno ", (int)-fd);
-	rc = try_lock((int)fd);
+		lz_refuse("could not open data directory", pgdata, ": errno ", (int)-fd);
+	rc = try_lock((int)fd, contest);
 	if (rc == -EWOULDBLOCK)
-		refuse("data directory", pgdata, " is in use by another Postgres server on this branch; stop that one first", 0);
+		lz_refuse("data directory", pgdata, " is in use by another Postgres server on this branch; stop that one first", 0);
 	if (rc < 0)
-		refuse("could not lock data directory", pgdata, ": errno ", (int)-rc);
+		lz_refuse("could not lock data directory", pgdata, ": errno ", (int)-rc);
 	lock_fd = (int)fd;
 	lz_fd_set(lock_fd, LZ_FD_LOCK);
 	return lock_fd;

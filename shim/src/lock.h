@@ -10,12 +10,22 @@
 #ifndef LAZYRW_LOCK_H
 #define LAZYRW_LOCK_H
 
+/* What a server does that has claimed the data directory before it asks for the lock. One that has not has no contest. */
+struct lz_contest {
+	void (*lost_first)(void);     /* another server holds the branch now */
+	void (*won)(void);            /* and does no more: the lock is ours */
+	void (*lost)(int is_free);    /* it still does; is_free: it ended in this very moment */
+};
+
 /*
  * Takes the lock for the server whose data directory is the current one, called pgdata in messages. Returns the
  * descriptor, marked in the descriptor table. Does not return when another server holds the lock, or when it cannot be
  * had for another reason: one line on stderr, exit status 1.
  */
-int lz_lock_branch(const char *pgdata);
+int lz_lock_branch(const char *pgdata, const struct lz_contest *contest);
+
+/* Ends the server with one line: what "pgdata" why, and the errno when it is not 0. */
+_Noreturn void lz_refuse(const char *what, const char *pgdata, const char *why, int errnum);
 
 /*
  * Gives the lock another number, because the process wants this one (dup2 onto it). Returns 0 or -errno.

@@ -3,8 +3,8 @@
  * LD_PRELOAD. The postmaster loads it before it has shared memory or a child (postmaster/postmaster.c, PostmasterMain:
  * process_shared_preload_libraries), and has opened no relation by then.
  *
- * What this way cannot do: take the branch lock before postmaster.pid. A second server is refused here, but by then it may have
- * taken the first one's postmaster.pid for a stale one and replaced it.
+ * By then it has claimed the data directory too. A second server is refused here, after it may have taken the first one's
+ * postmaster.pid for a stale one and replaced it: claim.h says how that is undone.
  */
 #include "got.h"
 #include "kernel.h"
@@ -81,5 +81,5 @@ void _PG_init(void)
 		return;
 	if (!&process_shared_preload_libraries_in_progress || !process_shared_preload_libraries_in_progress)
 		return; /* LOAD, or session_preload_libraries: too late, relations are open */
-	lz_server_start_by(lz_got_patch);
+	lz_server_start_late(lz_got_patch);
 }

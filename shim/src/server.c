@@ -1,4 +1,5 @@
 #include "server.h"
+#include "claim.h"
 #include "fdtab.h"
 #include "kernel.h"
 #include "lock.h"
@@ -11,6 +12,15 @@ int lz_server_mode;
 
 /* The data directory, as the kernel spells it: absolute, without links. */
 static char pgdata[LZ_PATH_MAX];
+
+/* The volume that it lies in. */
+static char volume[LZ_PATH_MAX];
+
+/* How the shim came in, and whether, or why not, it is lazy: for the note that a claim leaves. */
+static const char *way, *laziness;
+
+/* Of the server, from 18 on: a setting (storage/aio/aio.c). Weak, since every program of a container loads this object. */
+extern int io_method __attribute__((weak, visibility("default")));
 
 int lz_is_server_claim(const char *path, int flags)
 {
@@ -39,8 +49,6 @@ static int is_beneath(const char *path, const char *dir)
 
 static int pgdata_in_volume(void)
 {
-	char volume[LZ_PATH_MAX];
-
 	if (lz_volume_of_shim(volume, sizeof(volume)) < 0)
 		return 0;
 	if (lz_sys_getcwd(pgdata, sizeof(pgdata)) <= 0 || pgdata[0] != '/') /* "(unreachable)/…" is no path */
@@ -48,23 +56,99 @@ static int pgdata_in_volume(void)
 	return is_beneath(pgdata, volume);
 }
 
-void lz_server_start(void)
+/* The plugin's word that this branch is to be eager, whatever its container says (volumedriver/preload.go). */
+static int eager_is_wanted(void)
 {
-	lz_server_start_by(NULL);
+	char path[LZ_PATH_MAX + 32] = "";
+	struct stat st;
+
+	if (lz_append(path, sizeof(path), volume) < 0 || lz_append(path, sizeof(path), "/.pgoverlay/eager") < 0)
+		return 0;
+	return lz_sys_lstat(path, &st) == 0;
 }
 
-void lz_server_start_by(unsigned (*interpose)(void))
+/*
+ * io_uring goes around libc, and so around the wrappers. The settings have been read by the time of either way in: of a
+ * server that knows this one, and was built with io_uring, the value is IOMETHOD_IO_URING (include/storage/aio.h).
+ */
+static int would_go_around(void)
 {
-	int fd, mode = LZ_SERVER_GUARD;
+	const int io_uring = 2;
 
-	if (lz_lock_fd() >= 0 || !is_postgres() || !pgdata_in_volume())
-		return;
-	fd = lz_lock_branch(pgdata);
-	/* The wrappers are the bare calls until the mode is set below, so it does no harm to be in their way before. */
-	if (lz_reopen_works(fd, O_RDONLY | O_DIRECTORY) && (!interpose || interpose() > 0))
-		mode |= LZ_SERVER_LAZY;
+	return &io_method && io_method == io_uring && !eager_is_wanted();
+}
+
+_Noreturn static void refuse_io_uring(void)
+{
+	lz_refuse("data directory", pgdata, " is a lazy branch, which io_method=io_uring would go around; "
+		  "set io_method to worker or sync, or make the branch with cow=off", 0);
+}
+
+/* What the server may do, and in `laziness` why it may not be lazy. */
+static int mode_of(int fd, unsigned (*interpose)(void))
+{
+	if (eager_is_wanted()) {
+		laziness = "unwanted";
+		return LZ_SERVER_GUARD;
+	}
+	if (!lz_reopen_works(fd, O_RDONLY | O_DIRECTORY)) {
+		laziness = "no /proc";
+		return LZ_SERVER_GUARD;
+	}
+	/* The wrappers are the bare calls until the mode is set, so it does no harm to be in their way before. */
+	if (interpose && interpose() == 0) {
+		laziness = "not interposed";
+		return LZ_SERVER_GUARD;
+	}
+	laziness = "yes";
+	return LZ_SERVER_GUARD | LZ_SERVER_LAZY;
+}
+
+static int is_ours(void)
+{
+	return lz_lock_fd() < 0 && is_postgres() && pgdata_in_volume();
+}
+
+static void go_to_work(int lock, unsigned (*interpose)(void))
+{
+	int mode = mode_of(lock, interpose);
+
 	(void)lz_shared_map(); /* counts only */
 	__atomic_store_n(&lz_server_mode, mode, __ATOMIC_RELEASE);
+}
+
+void lz_server_start(void)
+{
+	if (!is_ours())
+		return;
+	if (would_go_around())
+		refuse_io_uring();
+	way = "LD_PRELOAD";
+	go_to_work(lz_lock_branch(pgdata, NULL), NULL);
+}
+
+void lz_server_start_late(unsigned (*interpose)(void))
+{
+	static const struct lz_contest contest = { lz_claim_lend, lz_claim_retake, lz_claim_leave };
+	int lock;
+
+	if (!is_ours())
+		return;
+	way = "shared_preload_libraries";
+	lock = lz_lock_branch(pgdata, &contest);
+	if (!lz_claim_is_own())
+		lz_refuse("data directory", pgdata, " was claimed by another Postgres server at the same moment; start this one again", 0);
+	if (would_go_around()) {
+		lz_claim_drop();
+		refuse_io_uring();
+	}
+	go_to_work(lock, interpose);
+	lz_server_claimed();
+}
+
+void lz_server_claimed(void)
+{
+	lz_claim_note(way, laziness);
 }
 
 /*

@@ -30,8 +30,14 @@ int lz_is_server_claim(const char *path, int flags);
 /* Decides whether this process is such a server; if so takes the branch lock (which may end the process) and goes to work. */
 void lz_server_start(void);
 
-/* The same where the wrappers are not yet called: interpose makes them so, and returns 0 when it cannot. */
-void lz_server_start_by(unsigned (*interpose)(void));
+/*
+ * The same for a server that has its postmaster.pid already, and whose calls do not yet come here: interpose makes them,
+ * and returns 0 when it cannot.
+ */
+void lz_server_start_late(unsigned (*interpose)(void));
+
+/* Notes that the server's claim has succeeded: postmaster.pid is there. */
+void lz_server_claimed(void);
 
 /*
  * Whether an open of path for writing with these flags is to be lazy. It decides what is saved, never what is right: a

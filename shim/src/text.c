@@ -61,6 +61,15 @@ int lz_append_number(char *buf, size_t size, unsigned long n)
 	return lz_append(buf, size, digits + at);
 }
 
+unsigned long lz_number(const char *s)
+{
+	unsigned long n = 0;
+
+	for (; *s >= '0' && *s <= '9'; s++)
+		n = n * 10 + (unsigned long)(*s - '0');
+	return n;
+}
+
 /*
  * gcc may turn a loop or a structure copy into a call of one of these, also with -ffreestanding (gcc manual, "Standards":
  * a freestanding environment must provide memcpy, memmove, memset and memcmp). Hidden, so that no program ever binds to them.

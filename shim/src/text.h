@@ -19,4 +19,7 @@ int lz_append(char *buf, size_t size, const char *s);
 /* Appends a non-negative number in decimal, with the same contract as lz_append. */
 int lz_append_number(char *buf, size_t size, unsigned long n);
 
+/* The decimal number that s begins with; 0 where it begins with none. */
+unsigned long lz_number(const char *s);
+
 #endif

@@ -65,7 +65,7 @@ static const char *path_of_mapping(const char *line, uintptr_t at)
 	return *line ? line : NULL;
 }
 
-static int path_of_shim(char *path, size_t size)
+int lz_path_of_shim(char *path, size_t size)
 {
 	struct reader r = { .fd = (int)lz_sys_openat(AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC, 0) };
 	char line[LZ_PATH_MAX + 128];
@@ -74,7 +74,7 @@ static int path_of_shim(char *path, size_t size)
 	if (r.fd < 0)
 		return -1;
 	while (!found && next_line(&r, line, sizeof(line)) == 0)
-		found = path_of_mapping(line, (uintptr_t)&path_of_shim);
+		found = path_of_mapping(line, (uintptr_t)&lz_path_of_shim);
 	(void)lz_sys_close(r.fd);
 	path[0] = '\0';
 	return found ? lz_append(path, size, found) : -1;
@@ -84,7 +84,7 @@ int lz_volume_of_shim(char *volume, size_t size)
 {
 	char *cut = NULL;
 
-	if (path_of_shim(volume, size) < 0)
+	if (lz_path_of_shim(volume, size) < 0)
 		return -1;
 	for (char *p = volume; *p; p++)
 		if (lz_after(p, "/.pgoverlay/"))

@@ -11,4 +11,7 @@
  */
 int lz_volume_of_shim(char *volume, size_t size);
 
+/* The path of this object's file, as the kernel spells it. Returns 0, or -1. */
+int lz_path_of_shim(char *path, size_t size);
+
 #endif

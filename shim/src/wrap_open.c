@@ -1,8 +1,10 @@
 #include <stdarg.h>
 
+#include "claim.h"
 #include "fdtab.h"
 #include "server.h"
 #include "shared.h"
+#include "text.h"
 #include "wrap.h"
 
 static int is_regular(int fd)
@@ -31,12 +33,28 @@ static long open_lazily(int dirfd, const char *path, int flags)
 	return fd;
 }
 
+static long open_claim(int dirfd, const char *path, int flags, unsigned mode)
+{
+	long fd;
+
+	if (!lz_in_server())
+		lz_server_start();
+	fd = lz_sys_openat(dirfd, path, flags, mode);
+	if (fd >= 0 && lz_in_server()) {
+		lz_fd_set((int)fd, 0);
+		lz_server_claimed();
+	}
+	return fd;
+}
+
 static long open_any(int dirfd, const char *path, int flags, unsigned mode)
 {
 	long fd;
 
-	if (__builtin_expect(!lz_in_server(), 1) && __builtin_expect(lz_is_server_claim(path, flags), 0))
-		lz_server_start();
+	if (__builtin_expect(lz_is_server_claim(path, flags), 0))
+		return open_claim(dirfd, path, flags, mode);
+	if (lz_in_server() && path && lz_equal(path, "postmaster.pid"))
+		lz_claim_wait();
 	if (lz_is_lazy_open(dirfd, path, flags)) {
 		fd = open_lazily(dirfd, path, flags);
 		if (fd >= 0)

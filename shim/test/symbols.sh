@@ -1,6 +1,6 @@
 #!/bin/bash
 # What makes one object fit every program of every image: it needs no library, and asks only weakly for what it uses of one:
-# errno, and for the second way in the loader's functions and two variables of the server. It exports the wrappers and what
+# errno, and for the second way in the loader's functions and three variables of the server. It exports the wrappers and what
 # makes it a module of Postgres; nothing in it is writable and executable. For each architecture built.
 set -uo pipefail
 . "$(dirname "$0")/rig.sh"
@@ -21,7 +21,7 @@ names() { # the public names in wrapped.def
 }
 
 allowed() { # libc's, then the server's
-	printf 'WEAK UND %s\n' __errno_location dl_iterate_phdr dlopen dlsym pkglib_path process_shared_preload_libraries_in_progress | sort
+	printf 'WEAK UND %s\n' __errno_location dl_iterate_phdr dlopen dlsym io_method pkglib_path process_shared_preload_libraries_in_progress | sort
 }
 
 for arch in amd64 arm64; do

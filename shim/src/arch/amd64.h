@@ -2,6 +2,9 @@
 #ifndef LAZYRW_ARCH_AMD64_H
 #define LAZYRW_ARCH_AMD64_H
 
+#define LZ_ARCH "amd64"
+#define LZ_NR_FSTATAT __NR_newfstatat
+
 static inline long lz_syscall(long nr, long a, long b, long c, long d, long e, long f)
 {
 	register long r10 __asm__("r10") = d;

@@ -2,6 +2,9 @@
 #ifndef LAZYRW_ARCH_ARM64_H
 #define LAZYRW_ARCH_ARM64_H
 
+#define LZ_ARCH "arm64"
+#define LZ_NR_FSTATAT __NR_newfstatat /* <asm-generic/unistd.h>: __NR3264_fstatat */
+
 static inline long lz_syscall(long nr, long a, long b, long c, long d, long e, long f)
 {
 	register long x8 __asm__("x8") = nr;

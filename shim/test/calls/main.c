@@ -141,6 +141,7 @@ static void claim_data_directory(void)
 	if (fd < 0 && errno == EEXIST && unlink("postmaster.pid") == 0)
 		fd = open("postmaster.pid", O_RDWR | O_CREAT | O_EXCL, 0600);
 	CHECK(fd >= 0);
+	CHECK(dprintf(fd, "%d\n/data\n", getpid()) > 0);
 	CHECK(close(fd) == 0);
 	if (getenv("LZ_LIBRARY"))
 		load_library(getenv("LZ_LIBRARY"));
@@ -191,7 +192,23 @@ static int run_all(const struct test *tests, int *count)
 	return failed;
 }
 
-/* Claims the directory, says so, and stays until stdin ends: a server for the lock tests of overlay.sh. */
+/* What a postmaster asks each minute: is postmaster.pid still mine (utils/init/miscinit.c, RecheckDataDirLockFile)? */
+static int still_claimed(void)
+{
+	int fd = open("postmaster.pid", O_RDWR);
+	char text[64] = "";
+
+	if (fd < 0)
+		return 0;
+	CHECK(read(fd, text, sizeof(text) - 1) >= 0);
+	CHECK(close(fd) == 0);
+	return atoi(text) == getpid();
+}
+
+/*
+ * Claims the directory, says so, and stays until stdin ends: a server for the lock tests of overlay.sh and claim.sh. For each
+ * byte that it reads it says whether it would go on.
+ */
 static int hold(int with_child)
 {
 	char c;
@@ -201,8 +218,10 @@ static int hold(int with_child)
 		_exit(0); /* the "postmaster" dies; its "backend" lives on */
 	printf("holding\n");
 	fflush(stdout);
-	while (read(0, &c, 1) > 0)
-		;
+	while (read(0, &c, 1) > 0) {
+		printf(still_claimed() ? "claimed\n" : "lost\n");
+		fflush(stdout);
+	}
 	return 0;
 }
 
