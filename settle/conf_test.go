@@ -110,6 +110,7 @@ func TestConfigureNeutralisesTheSourcesConfiguration(t *testing.T) {
 	assert.Equal(t, read("conf.d/.hid.conf"), "data_directory = '/untouched'\n")
 	assert.Equal(t, read(autoConf), "# Do not edit\nwork_mem = '1GB'\n")
 	assert.Assert(t, strings.Contains(read(profileConf), "\narchive_mode = 'off'\n"))
+	assert.Assert(t, strings.HasSuffix(read(profileConf), "\ninclude_if_exists '.pgoverlay/preload.conf'\n"), "what a branch loads comes last")
 	assert.Assert(t, strings.HasPrefix(read(hbaConf), hbaRules))
 	assert.Equal(t, read(identConf), identMinimum)
 

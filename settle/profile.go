@@ -1,6 +1,7 @@
 package settle
 
 import (
+	"path"
 	"strings"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
@@ -92,8 +93,10 @@ func inProfile(profile []setting, name string) bool {
 	return false
 }
 
-// profileText is pgoverlay.conf.
-func profileText(profile []setting) string {
+// profileText is pgoverlay.conf of a cluster whose PGDATA is dataDir below the volume's root. What a branch
+// loads beyond the seed's own libraries is not said here but in a file that only a mounted branch has: a copy
+// of PGDATA elsewhere, as pg_basebackup makes one, would not start if it named a library that is not there.
+func profileText(profile []setting, dataDir string) string {
 	var b strings.Builder
 	b.WriteString("# pgoverlay.conf: what a branch sets otherwise than its source, and why.\n" +
 		"#\n" +
@@ -107,6 +110,8 @@ func profileText(profile []setting) string {
 		}
 		b.WriteString(s.name + " = " + quoteConf(s.value) + "\n")
 	}
+	b.WriteString("\n# The volume of a branch adds the library that makes reads cost nothing.\n" +
+		"include_if_exists " + quoteConf(contract.FromDataDir(dataDir, path.Join(contract.RuntimeDir, contract.PreloadConf))) + "\n")
 	return b.String()
 }
 

@@ -110,11 +110,13 @@ func (d *Driver) checkDepth(v, seed *volume) error {
 	for _, id := range v.branch.Layers {
 		plan.Lower = append(plan.Lower, d.store.host(layersDir, id, upperDir))
 	}
-	layer, err := d.runtime.layer(seed.manifest.UID)
+	layers, err := d.runtime.layersOf(seed.manifest, d.eagerBecause(v) == "")
 	if err != nil {
 		return err
 	}
-	plan.Lower = append(plan.Lower, d.store.host(seed.dir(), rootDir), d.store.host(layer))
+	for _, dir := range append([]string{path.Join(seed.dir(), rootDir)}, layers...) {
+		plan.Lower = append(plan.Lower, d.store.host(dir))
+	}
 	if _, err := plan.options(); err != nil {
 		return refuse(v.object(), err.Error(), "make it of the seed "+seed.name+" instead, or refresh the seed")
 	}

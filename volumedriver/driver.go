@@ -216,11 +216,20 @@ func (d *Driver) describe(v *volume, status *contract.Status) {
 		return
 	}
 	status.CowMode = contract.ModeLazyRW
-	if v.cow == contract.CowOff {
-		status.CowMode, status.CowReason = contract.ModeEager, "cow=off"
-	} else if err := d.runtime.shimMissing(); err != nil {
-		status.CowMode, status.CowReason = contract.ModeEager, "the plugin has no shim: "+err.Error()
+	if why := d.eagerBecause(v); why != "" {
+		status.CowMode, status.CowReason = contract.ModeEager, why
 	}
+}
+
+// eagerBecause says why the plugin does not let a branch be lazy, empty where it does.
+func (d *Driver) eagerBecause(v *volume) string {
+	if v.cow == contract.CowOff {
+		return "cow=off"
+	}
+	if err := d.runtime.shimMissing(); err != nil {
+		return "the plugin has no shim: " + err.Error()
+	}
+	return ""
 }
 
 // sharesBlocks reports whether a volume's files may share blocks that are not its own.

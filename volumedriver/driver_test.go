@@ -34,9 +34,11 @@ func TestBranchLife(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Equal(t, filepath.Dir(mountpoint), b.cfg.MountRoot)
 	plan := b.m.plans[mountpoint]
-	assert.Equal(t, len(plan.Lower), 2)
+	assert.Equal(t, len(plan.Lower), 3)
 	assert.Equal(t, plan.Lower[0], b.path(b.volume("shop@1").dir(), rootDir))
-	assert.Check(t, strings.HasPrefix(plan.Lower[1], b.path(runtimeDir)+"/"), "the runtime layer lies below the seed")
+	for _, layer := range plan.Lower[1:] {
+		assert.Check(t, strings.HasPrefix(layer, b.path(runtimeDir)+"/"), "the runtime layers lie below the seed")
+	}
 	assert.Check(t, b.status("b1").Mounted)
 
 	b.d.Unmount(t.Context(), "b1", "id1")
@@ -57,7 +59,7 @@ func TestRuntimeLayer(t *testing.T) {
 	b.mustCreate("b1", "seed", "shop")
 	mountpoint, err := b.d.Mount(t.Context(), "b1", "id")
 	assert.NilError(t, err)
-	dir := filepath.Join(b.m.plans[mountpoint].Lower[1], contract.RuntimeDir)
+	dir := filepath.Join(b.m.plans[mountpoint].Lower[2], contract.RuntimeDir)
 	for file, content := range map[string]string{contract.ShimFile: "shim", contract.AgentFile: "agent"} {
 		data, err := os.ReadFile(filepath.Join(dir, file))
 		assert.NilError(t, err)

@@ -170,7 +170,8 @@ func (d *Driver) mountBranch(v *volume, target string) error {
 	if err != nil {
 		return err
 	}
-	stale, err := d.runtime.isStale(v.tree())
+	preload := plan.preload
+	stale, err := d.runtime.isStale(v.tree(), preload)
 	if err != nil {
 		return failed(v.object(), "look for files of another plugin version", err)
 	}
@@ -182,7 +183,7 @@ func (d *Driver) mountBranch(v *volume, target string) error {
 		if err := d.mounter.Unmount(target); err != nil {
 			return failed(v.object(), "unmount it", err)
 		}
-		if err := d.runtime.dropStale(v.tree()); err != nil {
+		if err := d.runtime.dropStale(v.tree(), preload); err != nil {
 			return failed(v.object(), "drop files of another plugin version", err)
 		}
 	}
@@ -198,7 +199,7 @@ func (d *Driver) mountOverlay(v *volume, plan overlayPlan, target string) error 
 }
 
 // branchPlan gives a branch's overlay: the upper, frozen layers, the seed, and the
-// runtime layer at the bottom.
+// runtime layers at the bottom.
 func (d *Driver) branchPlan(v *volume) (overlayPlan, error) {
 	d.mu.Lock()
 	m := v.branch
@@ -208,15 +209,16 @@ func (d *Driver) branchPlan(v *volume) (overlayPlan, error) {
 		return overlayPlan{}, refuse(v.object(), fmt.Sprintf("its seed %s is missing from the data root", seedVolume(m.Seed, m.Generation)),
 			"the plugin's log says why: journalctl -u docker")
 	}
-	layer, err := d.runtime.layer(seed.manifest.UID)
+	lazy := d.eagerBecause(v) == ""
+	layers, err := d.runtime.layersOf(seed.manifest, lazy)
 	if err != nil {
-		return overlayPlan{}, failed(v.object(), "make the layer with the shim and the agent", err)
+		return overlayPlan{}, failed(v.object(), "make the layers with the shim and the agent", err)
 	}
 	var dirs []string
 	for _, id := range m.Layers {
 		dirs = append(dirs, path.Join(layersDir, id, upperDir))
 	}
-	dirs = append(dirs, path.Join(seed.dir(), rootDir), layer)
+	dirs = append(append(dirs, path.Join(seed.dir(), rootDir)), layers...)
 	upper, work := path.Join(v.dir(), upperDir), path.Join(v.dir(), workDir)
 	// A missing folder, or a link in its place, must never become an empty PGDATA or
 	// some other folder's content.
@@ -225,7 +227,7 @@ func (d *Driver) branchPlan(v *volume) (overlayPlan, error) {
 			return overlayPlan{}, refuse(v.object(), dir+" is missing from the data root", "make the branch again")
 		}
 	}
-	plan := overlayPlan{Upper: d.store.host(upper), Work: d.store.host(work)}
+	plan := overlayPlan{Upper: d.store.host(upper), Work: d.store.host(work), preload: preloadID(preloadConf(seed.manifest, lazy))}
 	for _, dir := range dirs {
 		plan.Lower = append(plan.Lower, d.store.host(dir))
 	}

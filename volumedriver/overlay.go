@@ -21,6 +21,9 @@ type overlayPlan struct {
 	// read-only: the end of a writable one would write out all that is dirty on the disk
 	// of the data root, whoever wrote it (fs/overlayfs/super.c, ovl_sync_fs).
 	Probe bool
+
+	// preload identifies the preload configuration among the lower layers.
+	preload string
 }
 
 // probe gives the plan of a Probe.

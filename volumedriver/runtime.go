@@ -83,30 +83,35 @@ func (r *runtimeLayers) shimMissing() error {
 func (r *runtimeLayers) layer(uid int) (string, error) {
 	r.load()
 	dir := path.Join(runtimeDir, r.digest+"-"+strconv.Itoa(uid))
+	return dir, r.make(dir, func(draft string) error { return r.install(draft, uid, uid) })
+}
+
+// make makes a layer as a draft, and then gives it its name, where it is missing.
+func (r *runtimeLayers) make(dir string, fill func(draft string) error) error {
 	if isDir(r.store.root, dir) {
-		return dir, nil
+		return nil
 	}
 	r.making.Lock()
 	defer r.making.Unlock()
 	if isDir(r.store.root, dir) {
-		return dir, nil
+		return nil
 	}
 	draft, err := r.store.makeDir(draftDir)
 	if err != nil {
-		return "", err
+		return err
 	}
 	draft = path.Join(draftDir, draft)
 	err = r.store.root.Chmod(draft, 0o755)
 	if err == nil {
-		err = r.install(draft, uid, uid)
+		err = fill(draft)
 	}
 	if err == nil {
 		err = r.store.root.Rename(draft, dir)
 	}
 	if err != nil {
-		return "", errors.Join(err, r.store.root.RemoveAll(draft))
+		return errors.Join(err, r.store.root.RemoveAll(draft))
 	}
-	return dir, syncDir(r.store.root, runtimeDir)
+	return syncDir(r.store.root, runtimeDir)
 }
 
 // install puts contract.RuntimeDir with the shim and the agent into the folder dir.
@@ -182,16 +187,17 @@ func writeOwned(root *os.Root, name string, from io.Reader, uid, gid int) error 
 // chowns PGDATA. The layer with their data is no longer part of the mount, and
 // overlayfs answers EIO for a metadata-only file without data (fs/overlayfs/namei.c,
 // ovl_lookup). The upper must not be mounted anywhere.
-func (r *runtimeLayers) dropStale(upper string) error {
-	stale, err := r.isStale(upper)
+func (r *runtimeLayers) dropStale(upper, preload string) error {
+	stale, err := r.isStale(upper, preload)
 	if err != nil || !stale {
 		return err
 	}
 	return r.store.root.RemoveAll(path.Join(upper, contract.RuntimeDir))
 }
 
-// isStale reports whether dropStale has something to do.
-func (r *runtimeLayers) isStale(upper string) (bool, error) {
+// isStale reports whether dropStale has something to do; preload identifies the
+// preload configuration that the branch's next mount carries.
+func (r *runtimeLayers) isStale(upper, preload string) (bool, error) {
 	dir, err := r.store.root.Open(path.Join(upper, contract.RuntimeDir))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -206,7 +212,12 @@ func (r *runtimeLayers) isStale(upper string) (bool, error) {
 	}
 	id := r.id()
 	for _, name := range names {
-		if (strings.HasPrefix(name, "agent-") || strings.HasPrefix(name, "lazyrw-")) && !strings.Contains(name, id) {
+		switch {
+		case strings.HasPrefix(name, "agent-"), strings.HasPrefix(name, "lazyrw-"):
+			if !strings.Contains(name, id) {
+				return true, nil
+			}
+		case strings.HasPrefix(name, preloadPrefix) && !strings.Contains(name, preload):
 			return true, nil
 		}
 	}

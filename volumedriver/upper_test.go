@@ -141,7 +141,7 @@ func TestBranchOfBranch(t *testing.T) {
 	mountpoint, err := b.d.Mount(t.Context(), "b3", "id")
 	assert.NilError(t, err)
 	lower := b.m.plans[mountpoint].Lower
-	assert.Equal(t, len(lower), 4, "two layers, the seed and the runtime")
+	assert.Equal(t, len(lower), 5, "two layers, the seed, the preload configuration and the runtime")
 	_, err = os.Lstat(filepath.Join(lower[0], "two"))
 	assert.NilError(t, err, "the nearest layer comes first")
 	_, err = os.Lstat(filepath.Join(lower[1], "one"))

@@ -6,7 +6,9 @@
 package contract
 
 import (
+	"path"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 )
@@ -100,12 +102,27 @@ const (
 	ShimFile = "lazyrw.so"
 	// AgentFile is the agent, below RuntimeDir.
 	AgentFile = "agent"
+	// PreloadConf is a configuration file below RuntimeDir, which the branch profile
+	// includes where it exists: it names the shim in shared_preload_libraries.
+	PreloadConf = "preload.conf"
+	// EagerMark is a file below RuntimeDir whose presence tells the shim to copy
+	// nothing lazily, however it was loaded.
+	EagerMark = "eager"
 	// StagingRoot is the folder of a staging volume that becomes the seed's root.
 	StagingRoot = "root"
 	// StagingManifest is the file of a staging volume that the agent writes last;
 	// seal refuses a staging volume without it.
 	StagingManifest = "manifest.json"
 )
+
+// FromDataDir gives the path of something below the volume's root as the server sees it from PGDATA, which is
+// dataDir below that root as in Manifest.DataDir: its working directory, and where its configuration files are.
+func FromDataDir(dataDir, name string) string {
+	if dataDir = path.Clean(dataDir); dataDir == "." {
+		return name
+	}
+	return strings.Repeat("../", strings.Count(dataDir, "/")+1) + name
+}
 
 // EnvStoreID pins the plugin to one data root: when it is set and the data root
 // carries another id, or none, the plugin exits before it listens. Docker then
