@@ -66,6 +66,22 @@ func (e *Engine) Branches(ctx context.Context) ([]Branch, error) {
 	if err != nil {
 		return nil, err
 	}
+	return e.branchesOf(ctx, items)
+}
+
+// All lists all seeds and branches, with one look at the volumes.
+func (e *Engine) All(ctx context.Context) ([]Seed, []Branch, error) {
+	items, err := e.allItems(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	seeds := seedsOf(items)
+	branches, err := e.branchesOf(ctx, slices.DeleteFunc(items, func(it item) bool { return it.status.Kind != contract.KindBranch }))
+	return seeds, branches, err
+}
+
+// branchesOf joins volumes that are branches with their containers.
+func (e *Engine) branchesOf(ctx context.Context, items []item) ([]Branch, error) {
 	containers, err := e.api.ContainerList(ctx, container.ListOptions{All: true})
 	if err != nil {
 		return nil, translate(err, "docker engine")

@@ -44,6 +44,12 @@ type item struct {
 
 // items gives the plugin's volumes of one kind, by name.
 func (e *Engine) items(ctx context.Context, kind string) ([]item, error) {
+	all, err := e.allItems(ctx)
+	return slices.DeleteFunc(all, func(it item) bool { return it.status.Kind != kind }), err
+}
+
+// allItems gives the plugin's volumes, by name.
+func (e *Engine) allItems(ctx context.Context) ([]item, error) {
 	if err := e.requirePlugin(ctx); err != nil {
 		return nil, err
 	}
@@ -69,7 +75,7 @@ func (e *Engine) items(ctx context.Context, kind string) ([]item, error) {
 	if err := group.Wait(); err != nil {
 		return nil, err
 	}
-	all = slices.DeleteFunc(all, func(it item) bool { return it.status.Kind != kind })
+	all = slices.DeleteFunc(all, func(it item) bool { return it.status.Kind == "" })
 	slices.SortFunc(all, func(a, b item) int { return strings.Compare(a.volume.Name, b.volume.Name) })
 	return all, nil
 }
@@ -80,9 +86,16 @@ func (e *Engine) Seeds(ctx context.Context) ([]Seed, error) {
 	if err != nil {
 		return nil, err
 	}
-	seeds := make([]Seed, len(items))
-	for i, it := range items {
-		seeds[i] = seedOf(it)
+	return seedsOf(items), nil
+}
+
+// seedsOf gives the seeds among volumes, by name and generation.
+func seedsOf(items []item) []Seed {
+	seeds := make([]Seed, 0, len(items))
+	for _, it := range items {
+		if it.status.Kind == contract.KindSeed {
+			seeds = append(seeds, seedOf(it))
+		}
 	}
 	slices.SortFunc(seeds, func(a, b Seed) int {
 		if c := strings.Compare(a.Seed, b.Seed); c != 0 {
@@ -90,7 +103,7 @@ func (e *Engine) Seeds(ctx context.Context) ([]Seed, error) {
 		}
 		return a.Generation - b.Generation
 	})
-	return seeds, nil
+	return seeds
 }
 
 func seedOf(it item) Seed {

@@ -58,6 +58,7 @@ writable Postgres that shares the seed's files and stores only what it changes.
 		newCreateCommand(dockerCLI),
 		newListCommand(dockerCLI),
 		newInspectCommand(dockerCLI),
+		newDiskCommand(dockerCLI),
 		newPsqlCommand(dockerCLI),
 		newURLCommand(dockerCLI),
 		newStopCommand(dockerCLI),

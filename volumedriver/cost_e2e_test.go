@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -121,4 +122,119 @@ func (b *bench) freshOwned(name string) int64 {
 		}
 	}
 	return owned
+}
+
+// account gives what a branch has allocated since this was called, by the file system's
+// own word: the blocks that are no longer free, and on btrfs, which gives out blocks in
+// chunks, what its tool says of the upper. inside tells that what is shared is shared
+// within the upper alone, which that tool does not call exclusive. It counts as every
+// tool of btrfs does: an extent of which a part was cut off stays allocated whole, and
+// that part is nobody's.
+func account(t *testing.T, kind, at, upper string) func(inside bool) int64 {
+	used := func(inside bool) int64 {
+		if kind == "btrfs" {
+			fields := strings.Fields(run(t, "btrfs", "filesystem", "du", "-s", "--raw", upper))
+			sum := number(t, fields[len(fields)-3])
+			if inside {
+				sum += number(t, fields[len(fields)-2])
+			}
+			return sum
+		}
+		var s unix.Statfs_t
+		assert.NilError(t, unix.Statfs(at, &s))
+		return int64(s.Blocks-s.Bfree) * s.Bsize
+	}
+	before := used(false)
+	return func(inside bool) int64 { return used(inside) - before }
+}
+
+func number(t *testing.T, s string) int64 {
+	t.Helper()
+	n, err := strconv.ParseInt(s, 10, 64)
+	assert.NilError(t, err)
+	return n
+}
+
+// A workload's every step leaves the owned bytes within a hundredth of the file system's
+// own account.
+func TestOwnedBytesAgreeWithTheFileSystem(t *testing.T) {
+	for _, kind := range sortedKeys(fileSystems) {
+		t.Run(kind, func(t *testing.T) {
+			disk := loopMount(t, kind, 1<<30)
+			b := realBench(t, disk)
+			b.sealBig("shop", 128<<20)
+			b.d.checkFileSystem("test")
+			b.mustCreate("b1", "seed", "shop")
+			at := b.mount("b1", "id")
+			empty := b.freshOwned("b1")
+			word := account(t, kind, disk, b.path(b.volume("b1").tree()))
+			big := filepath.Join(at, bigFile)
+			steps := []struct {
+				name   string
+				inside bool
+				do     func()
+			}{
+				{"copy up and write a page", false, func() { dirtyPages(t, big, 1) }},
+				{"write a hundredth of the pages", false, func() { dirtyPages(t, big, 160) }},
+				{"write all of it", true, func() { overwrite(t, big, 128<<20) }},
+				{"a new file of 40 MiB", true, func() { overwrite(t, filepath.Join(at, "base/5/20000"), 40<<20) }},
+				{"allocate without writing", true, func() { allocate(t, filepath.Join(at, "base/5/20000"), 60<<20) }},
+				{"truncate it to 10 MiB", true, func() { assert.NilError(t, os.Truncate(filepath.Join(at, "base/5/20000"), 10<<20)) }},
+				{"copy it as Postgres 18 does", true, func() {
+					copyRange(t, filepath.Join(at, "base/5/20001"), filepath.Join(at, "base/5/20000"))
+				}},
+				{"remove the seed's file", true, func() { assert.NilError(t, os.Remove(big)) }},
+			}
+			for _, step := range steps {
+				step.do()
+				// XFS frees the blocks of what was removed a little later (fs/xfs/xfs_icache.c,
+				// xfs_inodegc_worker).
+				var owned, want int64
+				for end := time.Now().Add(10 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+					owned, want = b.freshOwned("b1")-empty, word(step.inside)
+					if agree(owned, want) || time.Now().After(end) {
+						break
+					}
+				}
+				t.Logf("%-32s owned %9d KiB, the file system says %9d KiB", step.name, owned>>10, want>>10)
+				if !agree(owned, want) {
+					t.Errorf("%s: owned %d, the file system says %d", step.name, owned, want)
+				}
+			}
+		})
+	}
+}
+
+// agree tells whether two figures are within a hundredth of each other, or what the file
+// system's own trees may take.
+func agree(owned, want int64) bool {
+	off := owned - want
+	return max(off, -off) <= max(want/100, 256<<10)
+}
+
+// overwrite writes a file's first bytes anew, making it where it is not there.
+func overwrite(t *testing.T, name string, bytes int64) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	assert.NilError(t, err)
+	_, err = io.CopyN(f, rand.NewChaCha8([32]byte{1}), bytes)
+	assert.NilError(t, errors.Join(err, f.Sync(), f.Close()))
+}
+
+func allocate(t *testing.T, name string, bytes int64) {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	assert.NilError(t, err)
+	assert.NilError(t, errors.Join(unix.Fallocate(int(f.Fd()), 0, 0, bytes), f.Close()))
+}
+
+// copyRange copies a file with copy_file_range, which clones where that can be.
+func copyRange(t *testing.T, to, from string) {
+	t.Helper()
+	in, err := os.Open(from)
+	assert.NilError(t, err)
+	out, err := os.Create(to)
+	assert.NilError(t, err)
+	_, err = io.Copy(out, in)
+	assert.NilError(t, errors.Join(err, in.Close(), out.Close()))
 }

@@ -201,10 +201,10 @@ func (d *Driver) Get(name string) (Info, error) {
 			status.Manifest = seed.manifest
 		}
 	}
-	trees := d.ownTrees(v)
+	g := d.grounds(v)
 	d.mu.Unlock()
 
-	status.OwnedBytes = d.usage.get(v, trees, d.sharesBlocks(v))
+	status.OwnedBytes = d.usage.get(v, g)
 	d.describe(v, status)
 	return Info{Name: v.name, Mountpoint: d.target(v), CreatedAt: v.created, Status: status}, nil
 }
@@ -232,12 +232,6 @@ func (d *Driver) eagerBecause(v *volume) string {
 	return ""
 }
 
-// sharesBlocks reports whether a volume's files may share blocks that are not its own.
-// A seed owns all that it has, however many clones of it there are.
-func (d *Driver) sharesBlocks(v *volume) bool {
-	return v.kind == contract.KindBranch && d.probe.copyUpMode() == contract.CopyUpClone
-}
-
 // measureSeeds has the size of every seed measured once, so that Get has it at hand.
 func (d *Driver) measureSeeds() {
 	d.mu.Lock()
@@ -249,17 +243,21 @@ func (d *Driver) measureSeeds() {
 	}
 	d.mu.Unlock()
 	for _, v := range seeds {
-		d.usage.get(v, []string{v.tree()}, d.sharesBlocks(v))
+		d.usage.get(v, grounds{own: []string{v.tree()}})
 	}
 }
 
-// ownTrees gives the folders, below the data root, whose content a volume shares with
-// no other: its tree, and the frozen layers that nothing else stands on. d.mu must be
-// held.
-func (d *Driver) ownTrees(v *volume) []string {
-	trees := []string{v.tree()}
+// grounds gives the folders that a volume's bytes lie in: its own tree, the frozen layers
+// that nothing else stands on, and what it shares. d.mu must be held.
+func (d *Driver) grounds(v *volume) grounds {
+	g := grounds{own: []string{v.tree()}}
 	if v.kind != contract.KindBranch {
-		return trees
+		// A seed owns all that it has, however many clones of it there are.
+		return g
+	}
+	clones := d.probe.copyUpMode() == contract.CopyUpClone
+	if clones {
+		g.below = []string{path.Join(seedsDir, v.branch.SeedID, rootDir)}
 	}
 	shared := map[string]bool{}
 	for _, b := range d.volumes {
@@ -270,11 +268,15 @@ func (d *Driver) ownTrees(v *volume) []string {
 		}
 	}
 	for _, id := range v.branch.Layers {
-		if !shared[id] {
-			trees = append(trees, path.Join(layersDir, id, upperDir))
+		layer := path.Join(layersDir, id, upperDir)
+		switch {
+		case !shared[id]:
+			g.own = append(g.own, layer)
+		case clones:
+			g.below = append(g.below, layer)
 		}
 	}
-	return trees
+	return g
 }
 
 // branchesOf names the branches that stand on a volume. d.mu must be held.

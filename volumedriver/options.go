@@ -20,7 +20,7 @@ const validOptions = "valid options: " +
 	contract.OptStaging + "=NAME, with " +
 	contract.OptGeneration + "=" + contract.GenerationFirst + "|" + contract.GenerationNext +
 	", makes a staging volume; " +
-	contract.OptOp + "=" + contract.OpStatus + "|" + contract.OpSeal + "|" + contract.OpReset +
+	contract.OptOp + "=" + contract.OpStatus + "|" + contract.OpSeal + "|" + contract.OpReset + "|" + contract.OpUsage +
 	", with " + contract.OptVolume + "=NAME, makes a ticket"
 
 const nameHint = "a name starts with a letter or a digit, goes on with letters, digits, '_', '.' and '-', " +
@@ -161,7 +161,7 @@ func ticketOptions(object string, opts map[string]string) (options, error) {
 		if o.target != "" {
 			return o, refuse(object, "op=status takes no volume", validOptions)
 		}
-	case contract.OpSeal, contract.OpReset:
+	case contract.OpSeal, contract.OpReset, contract.OpUsage:
 		if o.target == "" {
 			return o, refuse(object, "op="+o.op+" needs "+contract.OptVolume+"=NAME", validOptions)
 		}

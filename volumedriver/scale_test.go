@@ -82,3 +82,28 @@ func TestGetWaitsForNoWalk(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
+
+// A hundred branches, each with the files that one owns after some work, are measured
+// in less than a second.
+func TestHundredBranchesAreMeasuredAtOnce(t *testing.T) {
+	b := newBench(t)
+	b.seal("shop")
+	b.populate(100)
+	b.restart()
+	for i := range 100 {
+		dir := filepath.Join(b.path(b.volume(fmt.Sprintf("branch-%04d", i)).tree()), "base")
+		assert.NilError(t, os.Mkdir(dir, 0o700))
+		for j := range 60 {
+			assert.NilError(t, os.WriteFile(filepath.Join(dir, fmt.Sprint(j)), []byte("x"), 0o600))
+		}
+	}
+	took := median(3, func() {
+		for i := range 100 {
+			files, err := b.d.filesOwned(fmt.Sprintf("branch-%04d", i))
+			assert.NilError(t, err)
+			assert.Assert(t, len(files) > 60)
+		}
+	})
+	t.Logf("100 branches in %v", took)
+	assert.Check(t, took < time.Second, "%v", took)
+}

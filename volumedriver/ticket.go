@@ -31,6 +31,11 @@ func (d *Driver) createTicket(ctx context.Context, name string, o options) error
 		status.SealedAs, err = d.seal(ctx, o.target)
 	case contract.OpReset:
 		err = d.reset(ctx, o.target)
+	case contract.OpUsage:
+		status.Files, err = d.filesOwned(o.target)
+		for _, f := range status.Files {
+			status.OwnedBytes += f.OwnedBytes
+		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -94,8 +95,27 @@ func TestWALHeadTooFull(t *testing.T) {
 }
 
 func ownedIn(root *os.Root, tree string) (bytes int64, err error) {
-	err = eachOwned(root, []string{tree}, false, func(_ string, owned int64) { bytes += owned })
+	err = eachOwned(root, grounds{own: []string{tree}}, func(_ string, owned int64) { bytes += owned })
 	return bytes, err
+}
+
+func TestSpans(t *testing.T) {
+	for name, c := range map[string]struct{ spans, others, want []span }{
+		"apart":           {[]span{{0, 4, "a"}, {4, 8, "b"}}, nil, nil},
+		"two":             {[]span{{2, 6, "b"}, {0, 4, "a"}}, nil, []span{{2, 4, "b"}}},
+		"three":           {[]span{{0, 9, "a"}, {0, 9, "b"}, {0, 9, "c"}}, nil, []span{{0, 9, "b"}}},
+		"three, stepped":  {[]span{{0, 6, "a"}, {2, 8, "b"}, {4, 9, "c"}}, nil, []span{{2, 6, "b"}, {6, 8, "c"}}},
+		"one within":      {[]span{{0, 9, "a"}, {2, 4, "b"}, {5, 6, "c"}}, nil, []span{{2, 4, "b"}, {5, 6, "c"}}},
+		"all below":       {[]span{{0, 9, "a"}, {0, 9, "b"}}, []span{{5, 9, ""}, {0, 5, ""}}, nil},
+		"some below":      {[]span{{0, 9, "a"}, {0, 9, "b"}}, []span{{7, 12, ""}, {2, 3, ""}}, []span{{0, 2, "b"}, {3, 7, "b"}}},
+		"others overlap":  {[]span{{0, 9, "a"}, {0, 9, "b"}}, []span{{1, 5, ""}, {2, 3, ""}}, []span{{0, 1, "b"}, {5, 9, "b"}}},
+		"below elsewhere": {[]span{{4, 9, "a"}, {4, 9, "b"}}, []span{{0, 4, ""}, {9, 12, ""}}, []span{{4, 9, "b"}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := without(coveredTwice(c.spans), c.others)
+			assert.Assert(t, slices.Equal(got, c.want), "%v", got)
+		})
+	}
 }
 
 func TestOwnedBytesCountsHardLinksOnce(t *testing.T) {

@@ -1,12 +1,9 @@
 package volumedriver
 
 import (
-	"errors"
 	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
@@ -42,10 +39,9 @@ func newUsageCache(root *os.Root) *usageCache {
 	return &usageCache{root: root, known: map[string]*usage{}}
 }
 
-// get gives the bytes that a volume owns in its trees: fresh where that takes a few
-// milliseconds, else as of the last walk, and 0 before the first has ended. clones says
-// whether its files may share blocks with others.
-func (c *usageCache) get(v *volume, trees []string, clones bool) int64 {
+// get gives the bytes that a volume owns: fresh where that takes a few
+// milliseconds, else as of the last walk, and 0 before the first has ended.
+func (c *usageCache) get(v *volume, g grounds) int64 {
 	c.mu.Lock()
 	u := c.known[v.id]
 	if u == nil {
@@ -57,7 +53,7 @@ func (c *usageCache) get(v *volume, trees []string, clones bool) int64 {
 	fresh := !u.walked.IsZero() && (v.kind == contract.KindSeed || time.Since(u.walked) < rest)
 	if !fresh && u.walking == nil {
 		u.walking = make(chan struct{})
-		go c.walk(u, trees, clones, u.walking)
+		go c.walk(u, g, u.walking)
 	}
 	walking := u.walking
 	c.mu.Unlock()
@@ -80,10 +76,10 @@ func (c *usageCache) forget(id string) {
 	delete(c.known, id)
 }
 
-func (c *usageCache) walk(u *usage, trees []string, clones bool, done chan struct{}) {
+func (c *usageCache) walk(u *usage, g grounds, done chan struct{}) {
 	start := time.Now()
 	var bytes int64
-	err := eachOwned(c.root, trees, clones, func(_ string, owned int64) { bytes += owned })
+	err := eachOwned(c.root, g, func(_ string, owned int64) { bytes += owned })
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err == nil {
@@ -91,99 +87,4 @@ func (c *usageCache) walk(u *usage, trees []string, clones bool, done chan struc
 	}
 	u.walked, u.took, u.walking = time.Now(), time.Since(start), nil
 	close(done)
-}
-
-// eachOwned calls each with every file, folder and symbolic link of the trees and the
-// bytes that it has allocated on its file system and, where there may be clones, shares
-// with no other file. Hard links count once, and no link is followed. The path is below
-// the tree, so it may come once for each tree.
-func eachOwned(root *os.Root, trees []string, clones bool, each func(path string, owned int64)) error {
-	var errs []error
-	for _, tree := range trees {
-		dir, err := openBeneath(root, tree, unix.O_RDONLY|unix.O_DIRECTORY)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		w := usageWalk{clones: clones, linked: map[uint64]bool{}, each: each}
-		var st unix.Stat_t
-		if err := unix.Fstat(int(dir.Fd()), &st); err != nil {
-			errs = append(errs, err, dir.Close())
-			continue
-		}
-		each(".", st.Blocks*512)
-		errs = append(errs, w.dir(dir, ""))
-	}
-	return errors.Join(errs...)
-}
-
-type usageWalk struct {
-	clones bool
-	// linked are the inodes with several names that are counted.
-	linked map[uint64]bool
-	each   func(path string, owned int64)
-}
-
-// add counts a file of an open folder.
-func (w *usageWalk) add(dir int, name, path string, st *unix.Stat_t) {
-	if st.Nlink > 1 && st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		if w.linked[st.Ino] {
-			return
-		}
-		w.linked[st.Ino] = true
-	}
-	owned := st.Blocks * 512
-	if w.clones && owned > 0 && st.Mode&unix.S_IFMT == unix.S_IFREG {
-		owned = max(0, owned-w.shared(dir, name))
-	}
-	w.each(path, owned)
-}
-
-// shared gives how many of a file's bytes are others' as well. The file system's count
-// of blocks has all that it keeps for the file: extents past its end, what it holds
-// ready for the next write into shared blocks, blocks of attributes. So what is shared
-// is taken off, rather than what is not shared added up. Dirty pages are not written
-// out for this: a look must not slow a server down.
-func (w *usageWalk) shared(dir int, name string) int64 {
-	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return 0 // it vanished
-	}
-	f := os.NewFile(uintptr(fd), name)
-	defer f.Close()
-	bytes, err := sharedBytes(f, false)
-	if err != nil {
-		return 0
-	}
-	return bytes
-}
-
-// dir adds what is in an open folder, and closes it. What vanishes meanwhile is not
-// there.
-func (w *usageWalk) dir(dir *os.File, path string) error {
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return err
-	}
-	fd := int(dir.Fd())
-	for _, name := range names {
-		var st unix.Stat_t
-		if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-			continue
-		}
-		below := path + name
-		w.add(fd, name, below, &st)
-		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-			continue
-		}
-		sub, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-		if err != nil {
-			continue
-		}
-		if err := w.dir(os.NewFile(uintptr(sub), name), below+"/"); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -61,6 +61,8 @@ const (
 	OpSeal = "seal"
 	// OpReset puts the unmounted branch OptVolume back to its seed.
 	OpReset = "reset"
+	// OpUsage answers with the Files that the branch OptVolume owns.
+	OpUsage = "usage"
 )
 
 // Values of OptCow.
@@ -177,6 +179,16 @@ type Status struct {
 	Plugin *PluginStatus `json:"plugin,omitempty"`
 	// SealedAs is the answer to OpSeal: NAME@GEN.
 	SealedAs string `json:"sealedAs,omitempty"`
+	// Files is the answer to OpUsage.
+	Files []FileUsage `json:"files,omitempty"`
+}
+
+// FileUsage is one file, folder or link of a branch that owns bytes.
+type FileUsage struct {
+	// Path is below the volume's root; "." is that itself.
+	Path string `json:"path"`
+	// OwnedBytes is as in Status; never 0.
+	OwnedBytes int64 `json:"ownedBytes"`
 }
 
 // PluginStatus is what the plugin says of itself.
