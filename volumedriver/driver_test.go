@@ -71,6 +71,11 @@ func TestRuntimeLayer(t *testing.T) {
 		assert.NilError(t, err)
 		assert.Equal(t, info.Mode().Perm(), os.FileMode(0o555))
 	}
+	for _, name := range []string{"data", "pgdata"} {
+		info, err := os.Stat(filepath.Join(filepath.Dir(dir), name))
+		assert.NilError(t, err)
+		assert.Check(t, info.Mode().IsRegular(), "%s must be no place for an anonymous volume or a fresh cluster", name)
+	}
 }
 
 func TestEagerWhereThereIsNoShim(t *testing.T) {

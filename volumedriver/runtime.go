@@ -83,7 +83,9 @@ func (r *runtimeLayers) shimMissing() error {
 func (r *runtimeLayers) layer(uid int) (string, error) {
 	r.load()
 	dir := path.Join(runtimeDir, r.digest+"-"+strconv.Itoa(uid))
-	return dir, r.make(dir, func(draft string) error { return r.install(draft, uid, uid) })
+	return dir, r.make(dir, func(draft string) error {
+		return errors.Join(r.install(draft, uid, uid), guardPlaces(r.store.root, draft, uid))
+	})
 }
 
 // make makes a layer as a draft, and then gives it its name, where it is missing.
