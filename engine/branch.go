@@ -51,6 +51,10 @@ type Branch struct {
 	// Branches are the names of the branches made from this one.
 	Branches []string           `json:"branches,omitempty"`
 	Manifest *contract.Manifest `json:"manifest,omitempty"`
+	// Compose says what part of which Compose project the volume is, if it is one.
+	Compose *ComposeOrigin `json:"compose,omitempty"`
+	// Notes say what is not as the user is likely to think, with what mends it.
+	Notes []string `json:"notes,omitempty"`
 
 	containerID string
 	managed     bool
@@ -154,6 +158,8 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Statu
 		Branches: s.Branches, Manifest: s.Manifest,
 	}
 	c, found := pickContainer(v.Name, all)
+	b.Compose = composeOrigin(v.Labels, c.Labels)
+	b.noteOptions(v.Options)
 	if !found {
 		return b, nil
 	}
@@ -173,6 +179,7 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Statu
 	}
 	b.HostIP, b.Port = publishedPort(full)
 	b.noteMode(full)
+	b.notePlace(full)
 	return b, nil
 }
 

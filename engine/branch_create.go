@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"strconv"
 	"strings"
@@ -31,6 +32,10 @@ type CreateOptions struct {
 	// Network is a network to join besides the default one, on which the branch's
 	// name is its address; empty joins none.
 	Network string
+	// Aliases are more addresses of the branch on Network, and Labels more labels of its
+	// container.
+	Aliases []string
+	Labels  map[string]string
 	// Timeout bounds the wait for the first query.
 	Timeout time.Duration
 	// Progress is told of a pull. It may be nil.
@@ -225,6 +230,7 @@ func (e *Engine) createBranchContainer(ctx context.Context, opts CreateOptions, 
 		ExposedPorts: nat.PortSet{postgresPort: {}},
 		Labels:       map[string]string{LabelBranch: opts.Name, labelPort: strconv.Itoa(port)},
 	}
+	maps.Copy(config.Labels, opts.Labels)
 	host := &container.HostConfig{
 		Mounts:       []mount.Mount{ourVolume(opts.Name, m.MountPath)},
 		PortBindings: nat.PortMap{postgresPort: {{HostIP: opts.Publish.hostIP(), HostPort: strconv.Itoa(port)}}},
@@ -233,7 +239,7 @@ func (e *Engine) createBranchContainer(ctx context.Context, opts CreateOptions, 
 	if opts.Network != "" {
 		host.NetworkMode = container.NetworkMode(opts.Network)
 		networks = &network.NetworkingConfig{EndpointsConfig: map[string]*network.EndpointSettings{
-			opts.Network: {Aliases: []string{opts.Name}},
+			opts.Network: {Aliases: append([]string{opts.Name}, opts.Aliases...)},
 		}}
 	}
 	id, err := e.createContainer(ctx, ContainerName(opts.Name), config, host, networks)

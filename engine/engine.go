@@ -53,6 +53,9 @@ type API interface {
 	ContainerStop(ctx context.Context, name string, options container.StopOptions) error
 	ContainerWait(ctx context.Context, name string, condition container.WaitCondition) (<-chan container.WaitResponse, <-chan error)
 
+	NetworkConnect(ctx context.Context, network, container string, config *network.EndpointSettings) error
+	NetworkList(ctx context.Context, options network.ListOptions) ([]network.Summary, error)
+
 	ImageImport(ctx context.Context, source image.ImportSource, ref string, options image.ImportOptions) (io.ReadCloser, error)
 	ImageInspect(ctx context.Context, image string, options ...client.ImageInspectOption) (image.InspectResponse, error)
 	ImagePull(ctx context.Context, ref string, options image.PullOptions) (io.ReadCloser, error)

@@ -193,3 +193,20 @@ func imageTag(version string) string {
 		return '-'
 	}, version)
 }
+
+// ImagePreload gives what an image itself sets LD_PRELOAD to, and its Postgres major: ""
+// and 0 for an image that does not say, or is not on the engine.
+func (e *Engine) ImagePreload(ctx context.Context, ref string) (preload string, major int, err error) {
+	if ref == "" {
+		return "", 0, nil
+	}
+	found, err := e.api.ImageInspect(ctx, ref)
+	if isNotFound(err) {
+		return "", 0, nil
+	}
+	if err != nil {
+		return "", 0, translate(err, fmt.Sprintf("image %q", ref))
+	}
+	img := describeImage(ref, found)
+	return img.Preload, img.Major, nil
+}
