@@ -3,6 +3,8 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
+	"github.com/pgbranch/docker-pgbranch/compose"
 	"github.com/pgbranch/docker-pgbranch/engine"
 )
 
@@ -63,10 +66,23 @@ func runList(ctx context.Context, dockerCLI command.Cli, options listOptions) er
 			kept = append(kept, b)
 		}
 	}
-	return writeBranches(formatter.Context{
+	err = writeBranches(formatter.Context{
 		Output: dockerCLI.Out(),
 		Format: listFormat(options, branchTable, "{{.Branch}}"),
 	}, kept)
+	if err == nil && !options.quiet {
+		printNotes(ctx, dockerCLI.Err(), kept)
+	}
+	return err
+}
+
+// printNotes prints what a user is likely to be wrong about, beside the list itself.
+func printNotes(ctx context.Context, out io.Writer, branches []engine.Branch) {
+	for _, b := range branches {
+		for _, note := range slices.Concat(b.Notes, compose.Drift(ctx, b)) {
+			_, _ = fmt.Fprintf(out, "note: branch %q: %s\n", b.Branch, note)
+		}
+	}
 }
 
 // listFormat gives the template of a list: --quiet, the default table, or what

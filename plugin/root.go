@@ -65,6 +65,7 @@ writable Postgres that shares the seed's files and stores only what it changes.
 		newStartCommand(dockerCLI),
 		newResetCommand(dockerCLI),
 		newRemoveCommand(dockerCLI),
+		newComposeCommand(dockerCLI),
 		newVersionCommand(dockerCLI),
 	)
 	usageErrors(cmd)

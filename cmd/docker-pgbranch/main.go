@@ -14,7 +14,7 @@ import (
 func main() {
 	// Run by its own name it is not told its plugin name, as docker would.
 	if cliplugin.RunningStandalone() && (len(os.Args) < 2 || os.Args[1] != "pgbranch") {
-		os.Args = append([]string{"docker", "pgbranch"}, os.Args[1:]...)
+		os.Args = plugin.ProviderArgs(os.Args[1:])
 	}
 	cliplugin.Run(plugin.NewRootCommand, metadata.Metadata{
 		SchemaVersion:    "0.1.0",
