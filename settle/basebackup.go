@@ -8,6 +8,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -118,7 +120,8 @@ func (b *backup) run(ctx context.Context) (*contract.BaseBackupResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := b.copy(ctx, cmd); err != nil {
+	skipped, err := b.copy(ctx, cmd)
+	if err != nil {
 		return nil, err
 	}
 	if err := b.bringTablespacesIn(); err != nil {
@@ -128,11 +131,14 @@ func (b *backup) run(ctx context.Context) (*contract.BaseBackupResult, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := refuseSkipped(skipped); err != nil {
+		return nil, err
+	}
 	size, err := treeBytes(filepath.Join(b.req.Stage, contract.StagingRoot))
 	if err != nil {
 		return nil, err
 	}
-	return &contract.BaseBackupResult{StartLSN: label.startLSN, Bytes: size}, nil
+	return &contract.BaseBackupResult{StartLSN: label.startLSN, Bytes: size, Skipped: skipped}, nil
 }
 
 // makeDirectories makes the seed's root, PGDATA in it with mode 0700, which the
@@ -197,6 +203,9 @@ func (b *backup) command(ctx context.Context, home string) (*exec.Cmd, error) {
 		"--dbname=" + b.src.url, "--pgdata=" + b.data, "--wal-method=stream", "--checkpoint=fast",
 		"--no-password", "--progress", "--no-manifest", "--no-sync",
 	}
+	if b.req.MaxRate > 0 {
+		args = append(args, "--max-rate="+strconv.FormatInt(b.req.MaxRate>>10, 10)) // kilobytes
+	}
 	if b.noSlots {
 		args = append(args, "--no-slot")
 	}
@@ -217,12 +226,12 @@ func (b *backup) command(ctx context.Context, home string) (*exec.Cmd, error) {
 func escapeMapping(path string) string { return strings.ReplaceAll(path, "=", `\=`) }
 
 // copy runs pg_basebackup and ends all of its process group with it: the WAL
-// receiver is a second process.
-func (b *backup) copy(ctx context.Context, cmd *exec.Cmd) error {
+// receiver is a second process. It gives what the source has left out.
+func (b *backup) copy(ctx context.Context, cmd *exec.Cmd) (skipped []string, err error) {
 	if b.src.password != "" {
 		pass, err := passFile(b.src.password, b.account)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		defer pass.Close()
 		cmd.ExtraFiles = []*os.File{pass}
@@ -234,20 +243,40 @@ func (b *backup) copy(ctx context.Context, cmd *exec.Cmd) error {
 	cmd.Stdout, cmd.Stderr = out, out
 	b.events.say(contract.StageBaseBackup, "waiting for a checkpoint of %s", b.src.address())
 	if err := cmd.Start(); err != nil {
-		return err
+		return nil, err
 	}
-	err := cmd.Wait()
+	err = cmd.Wait()
 	_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	if ctx.Err() != nil {
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 	if err != nil {
 		e := fail(contract.AgentErrFailed, "", "pg_basebackup failed: %s", exitText(err))
 		e.Log = out.tail.lines()
 		e.Message += toolError(e.Log)
-		return e
+		return nil, e
 	}
 	out.finish()
+	return out.skipped, nil
+}
+
+// essential are the entries of PGDATA in which a link stands for data: without it
+// the copy is not whole. pg_wal is sent as a directory wherever it is.
+var essential = []string{
+	"base", "global", "pg_tblspc", "pg_xact", "pg_multixact", "pg_commit_ts", "pg_twophase", "pg_logical",
+}
+
+// refuseSkipped refuses a copy in which something is missing that only a hand has
+// put elsewhere, such as a database's folder behind a link: the source sends
+// nothing of it and warns (sendDir in basebackup.c).
+func refuseSkipped(skipped []string) error {
+	for _, name := range skipped {
+		first, _, _ := strings.Cut(name, "/")
+		if slices.Contains(essential, first) {
+			return fail(contract.AgentErrFailed, "move it back into the data directory, or into a tablespace",
+				"%s in the source's data directory is a link, and a base backup does not follow it", name)
+		}
+	}
 	return nil
 }
 
@@ -280,6 +309,11 @@ func (b *backup) bringTablespacesIn() error {
 			return fail(contract.AgentErrFailed, "run it again: the source made a tablespace meanwhile",
 				"the tablespace %s was not brought into the copy", entry.Name())
 		}
+		// The source takes a folder that is not there for a tablespace that was dropped
+		// meanwhile, and sends nothing of it (sendTablespace in basebackup.c).
+		if versions, err := os.ReadDir(received); err != nil || len(versions) == 0 {
+			return b.tablespaceMissing(entry.Name())
+		}
 		if err := os.Remove(link); err != nil {
 			return err
 		}
@@ -288,6 +322,15 @@ func (b *backup) bringTablespacesIn() error {
 		}
 	}
 	return os.RemoveAll(b.spaces)
+}
+
+func (b *backup) tablespaceMissing(oid string) error {
+	for _, t := range b.req.Tablespaces {
+		if fmt.Sprint(t.OID) == oid {
+			return unreadable(t)
+		}
+	}
+	return fail(contract.AgentErrFailed, "", "the source sent nothing of the tablespace %s", oid)
 }
 
 // undo empties the staging volume of what was received.

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
 
 // configure gives the copy a branch's configuration: the profile, login rules, and
@@ -37,7 +39,37 @@ func (s *settler) configure() error {
 	s.conf = files
 	s.change(files.changes...)
 	s.change(profileChanges(profile, files.values, s.req.Settings)...)
+	s.change(leftOut(profile, files.values, s.req.Given)...)
+	for _, name := range s.req.Skipped {
+		s.change(change{What: name, Why: "it is a link or a socket in the source's data directory, and a base backup leaves it out"})
+	}
 	return nil
+}
+
+// leftOut lists the settings of the running source that a branch does not have,
+// because they stand on its command line or in files outside the data directory.
+func leftOut(profile []setting, files map[string]string, given []contract.GivenSetting) []change {
+	var changes []change
+	for _, g := range given {
+		name := strings.ToLower(g.Name)
+		_, there := files[name]
+		if there && g.Source == "configuration file" || inProfile(profile, name) || slices.Contains(placeSettings, name) {
+			continue
+		}
+		why := "the source has it from its " + g.Source
+		if g.Source == "configuration file" {
+			why = "the source has it from a file outside the data directory"
+			if g.File != "" {
+				why += ", " + g.File
+			}
+		}
+		was := g.Value
+		if slices.Contains(secretSettings, name) {
+			was = ""
+		}
+		changes = append(changes, change{What: g.Name, Was: presentable(was), Why: why})
+	}
+	return changes
 }
 
 // appendInclude makes the profile the last thing that postgresql.conf says.

@@ -18,6 +18,7 @@ type database struct {
 	// tables are what the freeze goes through, the largest first.
 	tables     []table
 	extensions []contract.Extension
+	reported   []contract.Finding
 }
 
 // openDatabases allows connections to every database, so that each can be frozen.

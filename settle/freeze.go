@@ -283,37 +283,10 @@ func blame(ctx context.Context, conn *pgx.Conn, options string, names []string, 
 	return err
 }
 
-// last freezes the shared catalogs that closing the databases has written.
+// last freezes the shared catalogs that closing the databases, and restoreLogin,
+// have written.
 func (f *freezer) last(ctx context.Context) error {
 	return f.server.inAny(ctx, func(conn *pgx.Conn) error {
-		return vacuum(ctx, conn, freezeOptions, "pg_catalog.pg_database", "pg_catalog.pg_shdepend")
+		return vacuum(ctx, conn, freezeOptions, "pg_catalog.pg_database", "pg_catalog.pg_shdepend", "pg_catalog.pg_authid")
 	})
-}
-
-// verifyTables finds tables that hold anything older than the freeze. VACUUM itself
-// does not say when something kept it from freezing.
-func (f *freezer) verifyTables(ctx context.Context, conn *pgx.Conn) error {
-	old, err := texts(ctx, conn, `SELECT c.oid::regclass::text FROM pg_class c
-		WHERE c.relkind IN ('r', 'm', 't') AND age(c.relfrozenxid) > age('`+f.oldest+`'::xid) ORDER BY 1 LIMIT 10`)
-	if err == nil && len(old) > 0 {
-		err = notFrozen("tables are", old)
-	}
-	return err
-}
-
-// verify finds databases that hold anything older than the freeze.
-func (f *freezer) verify(ctx context.Context) error {
-	return f.server.inAny(ctx, func(conn *pgx.Conn) error {
-		old, err := texts(ctx, conn, `SELECT datname::text FROM pg_database
-			WHERE datconnlimit <> -2 AND age(datfrozenxid) > age('`+f.oldest+`'::xid) ORDER BY 1 LIMIT 10`)
-		if err == nil && len(old) > 0 {
-			err = notFrozen("databases are", old)
-		}
-		return err
-	})
-}
-
-func notFrozen(what string, names []string) error {
-	return fail(contract.AgentErrFailed, "something in the copy holds the transaction horizon back",
-		"these %s not frozen: %s", what, strings.Join(names, ", "))
 }

@@ -16,9 +16,10 @@ import (
 
 // describe asks the private server what the manifest says of the databases.
 func (s *server) describe(ctx context.Context, all []database, m *contract.Manifest) error {
-	m.Extensions = nil
+	m.Extensions, m.Reported = nil, nil
 	for _, d := range all {
 		m.Extensions = append(m.Extensions, d.extensions...)
+		m.Reported = append(m.Reported, d.reported...)
 	}
 	return s.inAny(ctx, func(conn *pgx.Conn) error {
 		if err := conn.QueryRow(ctx, "SHOW server_version").Scan(&m.ServerVersion); err != nil {

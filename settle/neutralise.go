@@ -13,6 +13,8 @@ import (
 // would keep rows from being frozen.
 type neutraliser struct {
 	changes []contract.Change
+	// libraries are those that roles and databases load.
+	libraries []string
 }
 
 func (n *neutraliser) note(what, was, why string) {
@@ -24,10 +26,85 @@ func (n *neutraliser) inDatabase(ctx context.Context, conn *pgx.Conn, d database
 	if err := n.rollBackPrepared(ctx, conn, d); err != nil {
 		return err
 	}
-	if err := n.detachSubscriptions(ctx, conn, d); err != nil {
+	return withoutEventTriggers(ctx, conn, func() error {
+		if err := n.detachSubscriptions(ctx, conn, d); err != nil {
+			return err
+		}
+		return n.dropOrphans(ctx, conn)
+	})
+}
+
+// withoutEventTriggers runs f while no event trigger of the database fires.
+// session_replication_role=replica keeps ordinary ones away and lets those through
+// that were made ENABLE ALWAYS or REPLICA (filter_event_trigger in event_trigger.c);
+// from 17 on event_triggers=off keeps all away, and this finds nothing to do.
+func withoutEventTriggers(ctx context.Context, conn *pgx.Conn, f func() error) error {
+	rows, err := conn.Query(ctx, `SELECT evtname::text, CASE evtenabled WHEN 'A' THEN 'ALWAYS' ELSE 'REPLICA' END
+		FROM pg_event_trigger WHERE evtenabled IN ('A', 'R') AND current_setting('event_triggers', true) IS DISTINCT FROM 'off' ORDER BY 1`)
+	if err != nil {
 		return err
 	}
-	return n.dropOrphans(ctx, conn)
+	firing, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Name, When string }])
+	if err != nil {
+		return err
+	}
+	for _, t := range firing { // ALTER EVENT TRIGGER fires none
+		if _, err := conn.Exec(ctx, "ALTER EVENT TRIGGER "+quoteIdent(t.Name)+" DISABLE"); err != nil {
+			return err
+		}
+	}
+	if err := f(); err != nil {
+		return err
+	}
+	for _, t := range firing {
+		if _, err := conn.Exec(ctx, "ALTER EVENT TRIGGER "+quoteIdent(t.Name)+" ENABLE "+t.When); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inCluster takes out what belongs to no single database.
+func (n *neutraliser) inCluster(ctx context.Context, conn *pgx.Conn) error {
+	if err := n.dropSlots(ctx, conn); err != nil {
+		return err
+	}
+	return n.resetPreloads(ctx, conn)
+}
+
+// resetPreloads takes the libraries out that ALTER ROLE and ALTER DATABASE … SET
+// load at login: these hold over every configuration file, and a login whose
+// library the image has not is refused.
+func (n *neutraliser) resetPreloads(ctx context.Context, conn *pgx.Conn) error {
+	rows, err := conn.Query(ctx, `SELECT coalesce(r.rolname::text, ''), coalesce(d.datname::text, ''),
+			split_part(c, '=', 1), substr(c, strpos(c, '=') + 1)
+		FROM pg_db_role_setting s LEFT JOIN pg_roles r ON r.oid = s.setrole LEFT JOIN pg_database d ON d.oid = s.setdatabase,
+			unnest(s.setconfig) c
+		WHERE split_part(c, '=', 1) IN ('session_preload_libraries', 'local_preload_libraries') ORDER BY 1, 2, 3`)
+	if err != nil {
+		return err
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct{ Role, Database, Name, Value string }])
+	if err != nil {
+		return err
+	}
+	for _, f := range found {
+		of := "ROLE ALL"
+		switch {
+		case f.Role != "" && f.Database != "":
+			of = "ROLE " + quoteIdent(f.Role) + " IN DATABASE " + quoteIdent(f.Database)
+		case f.Role != "":
+			of = "ROLE " + quoteIdent(f.Role)
+		case f.Database != "":
+			of = "DATABASE " + quoteIdent(f.Database)
+		}
+		if _, err := conn.Exec(ctx, "ALTER "+of+" RESET "+f.Name); err != nil {
+			return fmt.Errorf("%s of %s: %w", f.Name, of, err)
+		}
+		n.note("ALTER "+of+" SET "+f.Name, f.Value, whyPreload)
+		n.libraries = append(n.libraries, libraries(f.Value)...)
+	}
+	return nil
 }
 
 func (n *neutraliser) dropSlots(ctx context.Context, conn *pgx.Conn) error {

@@ -25,6 +25,7 @@ var probedSettings = []string{
 	"max_prepared_transactions", "max_locks_per_transaction", "track_commit_timestamp", "wal_log_hints",
 	"full_page_writes", "data_checksums", "wal_segment_size", "io_method",
 	"shared_buffers", "huge_pages", "listen_addresses", "port", "ssl",
+	"default_statistics_target",
 	"TimeZone", "DateStyle", "IntervalStyle", "default_text_search_config",
 	"lc_messages", "lc_monetary", "lc_numeric", "lc_time", "password_encryption",
 }
@@ -65,7 +66,7 @@ func (s source) probe(ctx context.Context) (*contract.Probe, error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	p := &contract.Probe{Host: s.config.Host, Port: int(s.config.Port), User: s.config.User, Database: s.config.Database}
 	for _, ask := range []func(context.Context, *pgx.Conn, *contract.Probe) error{
-		askVersion, askState, askTablespaces, askSettings, askBytes,
+		askVersion, askState, askTablespaces, checkTablespaceFolders, askSettings, askGiven, askBytes,
 	} {
 		if err := ask(ctx, conn, p); err != nil {
 			return nil, s.queryFailure(err)
@@ -129,6 +130,44 @@ func askTablespaces(ctx context.Context, conn *pgx.Conn, p *contract.Probe) erro
 		return err
 	}
 	p.Tablespaces, err = pgx.CollectRows(rows, pgx.RowToStructByPos[contract.Tablespace])
+	return err
+}
+
+// checkTablespaceFolders refuses a tablespace whose link leads nowhere or in a circle:
+// its size is null (calculate_tablespace_size in dbsize.c) or fails. Where the user
+// may not ask, the base backup finds out.
+func checkTablespaceFolders(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
+	for _, t := range p.Tablespaces {
+		var there bool
+		err := conn.QueryRow(ctx, "SELECT pg_catalog.pg_tablespace_size("+strconv.FormatUint(uint64(t.OID), 10)+") IS NOT NULL").Scan(&there)
+		var pg *pgconn.PgError
+		switch {
+		case errors.As(err, &pg) && pg.Code == "42501":
+			return nil
+		case errors.As(err, &pg), err == nil && !there:
+			return unreadable(t)
+		case err != nil:
+			return err
+		}
+	}
+	return nil
+}
+
+func unreadable(t contract.Tablespace) error {
+	return fail(contract.AgentErrFailed, "put the folder back, or drop the tablespace",
+		"the source's tablespace %q cannot be copied: its server does not find the files in %s", t.Name, t.Location)
+}
+
+// askGiven lists what files and the command line set. Only a member of
+// pg_read_all_settings sees the files' names.
+func askGiven(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
+	rows, err := conn.Query(ctx, `SELECT name, pg_catalog.current_setting(name), source, coalesce(sourcefile, '')
+		FROM pg_catalog.pg_settings WHERE source IN ('configuration file', 'command line', 'environment variable')
+		AND setting IS DISTINCT FROM boot_val ORDER BY name`)
+	if err != nil {
+		return err
+	}
+	p.Given, err = pgx.CollectRows(rows, pgx.RowToStructByPos[contract.GivenSetting])
 	return err
 }
 

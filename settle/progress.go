@@ -31,7 +31,13 @@ type backupOutput struct {
 	progress func(done, total int64)
 	part     []byte
 	done     int64
+	// skipped are entries of PGDATA that the source has left out.
+	skipped []string
 }
+
+// skippedFile matches the source's warning of an entry of PGDATA that is neither a
+// file nor a directory, in whatever language and quotes (sendDir in basebackup.c).
+var skippedFile = pattern(`["„“»«]\./([^"„“»«]+)["„“»«]`)
 
 func (o *backupOutput) Write(p []byte) (int, error) {
 	o.part = append(o.part, p...)
@@ -47,6 +53,9 @@ func (o *backupOutput) Write(p []byte) (int, error) {
 			// done == total is said once, when all has been received.
 			o.progress(done, max(total, done+1))
 			continue
+		}
+		if m := skippedFile().FindStringSubmatch(line); m != nil {
+			o.skipped = append(o.skipped, m[1])
 		}
 		_, _ = o.tail.Write([]byte(line + "\n"))
 	}

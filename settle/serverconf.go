@@ -106,6 +106,10 @@ func privateConf(major int, data, run string, inPlace bool, shared map[string]st
 		// Nothing may act on its own. max_logical_replication_workers=0 keeps even the
 		// launcher away (ApplyLauncherRegister in launcher.c).
 		{name: "archive_mode", value: "off"},
+		{name: "hot_standby", value: "off"},
+		// Archive recovery demands a command (validateRecoveryParameters in
+		// xlogrecovery.c); this one has nothing to give, and all WAL is in pg_wal.
+		{name: "restore_command", value: "false"},
 		{name: "autovacuum", value: "off"},
 		{name: "autovacuum_freeze_max_age", value: "2000000000"},
 		{name: "autovacuum_multixact_freeze_max_age", value: "2000000000"},

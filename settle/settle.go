@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
 
@@ -20,19 +22,23 @@ type change = contract.Change
 // settler does the work that is done once in a seed, so that its branches need not
 // do it.
 type settler struct {
-	req      contract.SettleRequest
-	events   *events
-	account  account
-	data     string
-	root     *os.Root // data
-	major    int
-	control  controlData
-	conf     *confFiles
-	own      map[string]string // the ownSettings of a branch
-	server   *server
-	all      []database
-	freezer  *freezer
-	manifest contract.Manifest
+	req     contract.SettleRequest
+	events  *events
+	account account
+	data    string
+	root    *os.Root // data
+	major   int
+	control controlData
+	conf    *confFiles
+	own     map[string]string // the ownSettings of a branch
+	// lentLogin says that the superuser may log in for the time of the settle only.
+	lentLogin bool
+	// libraries are those that roles and databases of the source load.
+	libraries []string
+	server    *server
+	all       []database
+	freezer   *freezer
+	manifest  contract.Manifest
 }
 
 // step is one step of the settle: what it is called in an error, the stage that it
@@ -53,6 +59,7 @@ var steps = []step{
 	{"write the branch's configuration", contract.StagePrepare, func(s *settler, _ context.Context) error { return s.configure() }},
 	{"ask for the branch's settings", contract.StagePrepare, (*settler).askSettings},
 	{"recover", contract.StageRecover, (*settler).recover},
+	{"log in as the superuser", contract.StageNeutralise, (*settler).ensureLogin},
 	{"open all databases", contract.StageNeutralise, (*settler).open},
 	{"neutralise", contract.StageNeutralise, (*settler).neutralise},
 	{"run with the branch's limits", contract.StageNeutralise, (*settler).lower},
@@ -63,6 +70,7 @@ var steps = []step{
 	{"checkpoint", contract.StageCheckpoint, (*settler).checkpoint},
 	{"stop", contract.StageCheckpoint, (*settler).stop},
 	{"trim WAL", contract.StageCheckpoint, (*settler).trim},
+	{"verify the seed's files", contract.StageCheckpoint, func(s *settler, _ context.Context) error { return verifyFiles(s.root) }},
 	{"sync", contract.StageSync, (*settler).sync},
 	{"write the manifest", contract.StageSync, (*settler).finish},
 }
@@ -176,6 +184,7 @@ func (s *settler) askSettings(ctx context.Context) error {
 		var known *contract.AgentError
 		if err == nil {
 			s.own = own
+			s.keepStatisticsTarget()
 			return nil
 		}
 		if !errors.As(err, &known) {
@@ -191,16 +200,40 @@ func (s *settler) askSettings(ctx context.Context) error {
 	}
 }
 
+// keepStatisticsTarget analyzes with the source's default_statistics_target where
+// that is higher: statistics in less detail than the source's would change plans.
+func (s *settler) keepStatisticsTarget() {
+	const name = "default_statistics_target"
+	mine, err1 := strconv.Atoi(s.own[name])
+	source, err2 := strconv.Atoi(s.req.Settings[name])
+	if err1 == nil && err2 == nil && source > mine {
+		s.own[name] = s.req.Settings[name]
+	}
+}
+
 // recoverAttempts bounds how often recovery begins again because the WAL itself
 // raised a limit.
 const recoverAttempts = 3
 
+// recoverySignal asks for archive recovery, which ends on a timeline of its own.
+const recoverySignal = "recovery.signal"
+
 // recover starts the private server and waits for the end of recovery. The limits
 // may have been raised while the backup ran: recovery then ends, with pg_control
 // saying what it needs.
+//
+// The seed gets a new timeline: on the source's own, a standby, pg_rewind or an
+// archive of the source would take a branch for the source, and the two differ.
+// Postgres recovers nothing that way that was written with wal_level=minimal; no
+// base backup is (CheckRequiredParameterValues in xlogrecovery.c).
 func (s *settler) recover(ctx context.Context) error {
 	if err := s.setAside(); err != nil {
 		return err
+	}
+	if s.control.settings["wal_level"] != "minimal" {
+		if err := s.conf.write(recoverySignal, ""); err != nil {
+			return err
+		}
 	}
 	for attempt := 1; ; attempt++ {
 		settings, _ := raise(s.own, s.control)
@@ -255,13 +288,17 @@ func (s *settler) neutralise(ctx context.Context) error {
 		if d.extensions, err = extensionsOf(ctx, conn); err != nil {
 			return err
 		}
+		if d.reported, err = findingsOf(ctx, conn, *d); err != nil {
+			return err
+		}
 		d.tables, err = tablesOf(ctx, conn)
 		return err
 	})
 	if err == nil {
-		err = s.server.inAny(ctx, func(conn *pgx.Conn) error { return n.dropSlots(ctx, conn) })
+		err = s.server.inAny(ctx, func(conn *pgx.Conn) error { return n.inCluster(ctx, conn) })
 	}
 	s.change(n.changes...)
+	s.libraries = n.libraries
 	return err
 }
 
@@ -294,6 +331,9 @@ func (s *settler) describe(ctx context.Context) error {
 
 func (s *settler) close(ctx context.Context) error {
 	if err := s.server.closeDatabases(ctx, s.all); err != nil {
+		return err
+	}
+	if err := s.restoreLogin(ctx); err != nil {
 		return err
 	}
 	return s.freezer.last(ctx)
@@ -363,11 +403,20 @@ func (s *settler) trim(context.Context) (err error) {
 	return s.root.Rename(asideConf, autoConf)
 }
 
-func (s *settler) sync(context.Context) (err error) {
-	if s.manifest.Bytes, err = ownTree(filepath.Join(s.req.Stage, contract.StagingRoot), s.account); err != nil {
-		return err
+// sync writes the seed to disk. The disk is busy with that and the processor is
+// not, so checksums are verified at the same time.
+func (s *settler) sync(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() (err error) {
+		if s.manifest.Bytes, err = ownTree(filepath.Join(s.req.Stage, contract.StagingRoot), s.account); err != nil {
+			return err
+		}
+		return syncTree(s.req.Stage)
+	})
+	if s.control.checksums {
+		group.Go(func() error { return s.verifyChecksums(ctx) })
 	}
-	return syncTree(s.req.Stage)
+	return group.Wait()
 }
 
 func (s *settler) finish(ctx context.Context) (err error) {
@@ -395,7 +444,7 @@ func (s *settler) preloadLibraries() []string {
 		}
 		values = append(values, value)
 	}
-	found := libraries(values...)
+	found := append(libraries(values...), s.libraries...)
 	slices.Sort(found)
 	return slices.Compact(found)
 }

@@ -55,6 +55,19 @@ type Probe struct {
 	// Settings are the source's values of settings that the manifest records, as far
 	// as the user may read them: the preload libraries, archive_mode, ….
 	Settings map[string]string `json:"settings,omitempty"`
+	// Given are the settings that a configuration file or the command line has set
+	// on the source, as far as the user may see them.
+	Given []GivenSetting `json:"given,omitempty"`
+}
+
+// GivenSetting is one setting that somebody has decided about.
+type GivenSetting struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+	// Source is pg_settings.source, "command line"; File is the configuration file, ""
+	// where there is none or the user may not know.
+	Source string `json:"source"`
+	File   string `json:"file,omitempty"`
 }
 
 // Tablespace is one tablespace outside the data directory.
@@ -73,6 +86,8 @@ type BaseBackupRequest struct {
 	DataDir     string       `json:"dataDir"`
 	Major       int          `json:"major"`
 	Tablespaces []Tablespace `json:"tablespaces,omitempty"`
+	// MaxRate bounds what the source sends, in bytes a second; 0 is no bound.
+	MaxRate int64 `json:"maxRate,omitempty"`
 }
 
 // SettleRequest is the request of AgentSettle.
@@ -82,8 +97,12 @@ type SettleRequest struct {
 	// Manifest carries what the caller knows: Image, ImageID, MountPath, User,
 	// Database, Superuser, Source, SourceTime. The agent fills in the rest.
 	Manifest Manifest `json:"manifest"`
-	// Settings are those of the Probe, for Manifest.PreloadLibraries.
+	// Settings and Given are those of the Probe, for Manifest.PreloadLibraries and
+	// Manifest.Neutralised.
 	Settings map[string]string `json:"settings,omitempty"`
+	Given    []GivenSetting    `json:"given,omitempty"`
+	// Skipped is that of the BaseBackupResult, for Manifest.Neutralised.
+	Skipped []string `json:"skipped,omitempty"`
 }
 
 // Stages of an AgentEvent, in order.
@@ -121,6 +140,9 @@ type BaseBackupResult struct {
 	// StartLSN is where the backup started.
 	StartLSN string `json:"startLsn"`
 	Bytes    int64  `json:"bytes"`
+	// Skipped are entries of the source's data directory that are links or sockets:
+	// a server leaves them out of a base backup.
+	Skipped []string `json:"skipped,omitempty"`
 }
 
 // AgentError is a failure that a person can act on.

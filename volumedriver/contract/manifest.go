@@ -65,6 +65,18 @@ type Manifest struct {
 	// world or needs the source's machine. Masked lists the masking scripts run.
 	Neutralised []Change `json:"neutralised,omitempty"`
 	Masked      []string `json:"masked,omitempty"`
+	// Reported lists what was left as it is and may act on the world from a branch:
+	// foreign servers, dblink, event triggers, jobs of a scheduler.
+	Reported []Finding `json:"reported,omitempty"`
+}
+
+// Finding is one thing of a seed that its owner should know of.
+type Finding struct {
+	Database string `json:"database"`
+	// What is the object: "foreign server prod".
+	What string `json:"what"`
+	// Detail says where it leads or what it does, without any secret.
+	Detail string `json:"detail,omitempty"`
 }
 
 // Database is one database of a seed.
