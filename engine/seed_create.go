@@ -22,6 +22,8 @@ type SeedCreateOptions struct {
 	// Image settles the seed and runs its branches; empty is postgres:MAJOR of the
 	// source.
 	Image string
+	// MaxRate bounds what the source sends, bytes a second; 0 is no bound.
+	MaxRate int64
 	// Next adds a generation to a seed that exists.
 	Next bool
 	// Progress is told about each stage. It may be nil.
@@ -38,6 +40,9 @@ func (e *Engine) CreateSeed(ctx context.Context, opts SeedCreateOptions) (Seed, 
 		opts.Progress = func(Progress) {}
 	}
 	if err := checkName("seed", opts.Name); err != nil {
+		return Seed{}, err
+	}
+	if err := checkRate(opts.MaxRate); err != nil {
 		return Seed{}, err
 	}
 	if opts.Network == "" && loopback(opts.Source) {
@@ -66,6 +71,16 @@ func (e *Engine) CreateSeed(ctx context.Context, opts SeedCreateOptions) (Seed, 
 		return Seed{}, err
 	}
 	return e.seal(ctx, opts, stage)
+}
+
+// checkRate applies pg_basebackup's own bounds (MAX_RATE_LOWER and MAX_RATE_UPPER in
+// basebackup.h).
+func checkRate(rate int64) error {
+	if rate == 0 || rate >= 32<<10 && rate <= 1<<30 {
+		return nil
+	}
+	return &Error{Kind: KindInvalid, Object: "--max-rate", Cause: fmt.Sprintf("%d bytes a second is out of bounds", rate),
+		Hint: "give 32k to 1g; a bare number is bytes"}
 }
 
 // seedNameFree refuses a name in use before the source is bothered. The plugin has
@@ -188,7 +203,7 @@ func (e *Engine) baseBackup(ctx context.Context, opts SeedCreateOptions, stage s
 		Verb: contract.AgentBaseBackup,
 		Request: contract.BaseBackupRequest{
 			Source: opts.Source, Stage: stagePath, DataDir: img.DataDir,
-			Major: probe.Major, Tablespaces: probe.Tablespaces,
+			Major: probe.Major, Tablespaces: probe.Tablespaces, MaxRate: opts.MaxRate,
 		},
 	}, opts.Progress)
 	if err != nil {
@@ -209,7 +224,7 @@ func (e *Engine) settle(ctx context.Context, opts SeedCreateOptions, stage strin
 		Seed: opts.Name, Image: img.Ref, Agent: stagedAgent, Network: "none", Stage: stage, Hide: img.MountPath,
 		Verb: contract.AgentSettle,
 		Request: contract.SettleRequest{
-			Stage: stagePath, DataDir: img.DataDir, Settings: probe.Settings,
+			Stage: stagePath, DataDir: img.DataDir, Settings: probe.Settings, Given: probe.Given, Skipped: backup.Skipped,
 			Manifest: contract.Manifest{
 				Major: probe.Major, Image: img.Ref, ImageID: img.ID,
 				MountPath: img.MountPath, DataDir: img.DataDir,

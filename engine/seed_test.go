@@ -240,3 +240,13 @@ func TestASeedNameInUseIsRefusedBeforeTheSourceIsAsked(t *testing.T) {
 		}
 	}
 }
+
+func TestCheckRate(t *testing.T) {
+	for rate, ok := range map[int64]bool{0: true, 32 << 10: true, 1 << 30: true, 1: false, 32<<10 - 1: false, 1<<30 + 1: false, -1: false} {
+		if err := checkRate(rate); (err == nil) != ok {
+			t.Errorf("%d: %v", rate, err)
+		} else if err != nil && KindOf(err) != KindInvalid {
+			t.Errorf("%d: %v is no KindInvalid", rate, err)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"github.com/docker/cli/cli"
 	"github.com/docker/cli/cli/command"
 	"github.com/docker/cli/cli/command/completion"
+	"github.com/docker/cli/opts"
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
@@ -22,6 +23,7 @@ import (
 type seedCreateOptions struct {
 	from, network, image, progress string
 	passwordStdin, next            bool
+	maxRate                        opts.MemBytes
 }
 
 func newSeedCreateCommand(dockerCLI command.Cli) *cobra.Command {
@@ -52,6 +54,7 @@ it is on with --network. For a source on localhost the engine's own host is mean
 	flags.StringVar(&opts.image, "image", "", "Image to settle the seed with and to run its branches (default postgres:MAJOR of the source)")
 	flags.BoolVar(&opts.passwordStdin, "password-stdin", false, "Read the password from standard input")
 	flags.BoolVar(&opts.next, "next", false, "Add a generation to a seed that exists")
+	flags.Var(&opts.maxRate, "max-rate", "Most that the source sends each second, such as 20m")
 	flags.StringVar(&opts.progress, "progress", progressAuto, progressHelp)
 	_ = cmd.RegisterFlagCompletionFunc("network", completion.NetworkNames(dockerCLI))
 	_ = cmd.RegisterFlagCompletionFunc("image", completion.ImageNames(dockerCLI, -1))
@@ -80,7 +83,8 @@ func runSeedCreate(ctx context.Context, dockerCLI command.Cli, name string, opts
 	}
 	started := time.Now()
 	seed, err := newEngine(dockerCLI).CreateSeed(ctx, engine.SeedCreateOptions{
-		Name: name, Source: source, Network: opts.network, Image: opts.image, Next: opts.next, Progress: progress.report,
+		Name: name, Source: source, Network: opts.network, Image: opts.image, Next: opts.next,
+		MaxRate: opts.maxRate.Value(), Progress: progress.report,
 	})
 	progress.close()
 	if err != nil {
