@@ -21,18 +21,8 @@ import (
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
 
-// settled makes a small seed of a source.
-func (s *sourceServer) settled(t testing.TB, spoil func(data string)) (stage string, manifest *contract.Manifest) {
-	t.Helper()
-	stage, probe, backup := s.staged(t)
-	if spoil != nil {
-		spoil(filepath.Join(stage, contract.StagingRoot, s.major.dataDir))
-	}
-	return stage, s.settle(stage, probe, backup).run(t).ok(t).Manifest
-}
-
 func TestReadyAndDial(t *testing.T) {
-	src := startSource(t, pg17, "ready", roles)
+	src := plainSource(t)
 	stage, _ := src.settled(t, nil)
 	container, volume := startBranch(t, pg17, stage, "ready-branch")
 	ev, err := ready(container, "--user", "app", "--database", "shop")
@@ -111,7 +101,7 @@ func (c *execConn) Close() error {
 // A source that keeps its configuration in /etc, as Debian's do, and a locale for
 // messages that the image has not.
 func TestSettleForeignConfigurations(t *testing.T) {
-	src := startSource(t, pg17, "foreign", roles)
+	src := plainSource(t)
 	t.Run("none", func(t *testing.T) {
 		stage, manifest := src.settled(t, func(data string) {
 			for _, name := range []string{mainConf, autoConf, hbaConf, identConf} {
@@ -158,21 +148,19 @@ func TestSettleForeignConfigurations(t *testing.T) {
 func TestSettleOtherSources(t *testing.T) {
 	for _, m := range majors {
 		t.Run(fmt.Sprint(m.number), func(t *testing.T) {
-			src := startIntentions(t, m, "primary")
-			sentinel := src.sql(t, "shop", "SELECT count(*), sum(id) FROM big")
-			stage, probe, backup := src.staged(t)
-			t.Run("a branch", func(t *testing.T) {
-				seed := t.TempDir()
-				out, err := exec.Command("cp", "-a", stage+"/.", seed).CombinedOutput()
-				assert.NilError(t, err, string(out))
-				src.settle(seed, probe, backup).run(t).ok(t)
-				container, _ := startBranch(t, m, seed, "parent")
-				checkCopyOf(t, m, container, sentinel)
-			})
+			t.Parallel()
+			shared := intentionsOf(t, m)
+			sentinel := shared.source.sql(t, "shop", "SELECT count(*), sum(id) FROM big")
+			stage := shared.copied(t)
 			t.Run("a standby", func(t *testing.T) {
-				standby := startStandby(t, m, stage)
+				standby := startStandby(t, m, copyTree(t, stage, t.TempDir()))
 				checkCopyOf(t, m, standby, sentinel)
 				assert.Equal(t, psql(t, standby, "postgres", "SELECT pg_is_in_recovery()"), "t")
+			})
+			t.Run("a branch", func(t *testing.T) {
+				shared.source.settle(stage, shared.probe, shared.backup).run(t).ok(t)
+				container, _ := startBranch(t, m, stage, "parent")
+				checkCopyOf(t, m, container, sentinel)
 			})
 		})
 	}
@@ -201,7 +189,8 @@ func checkCopyOf(t *testing.T, m major, container, sentinel string) {
 	_ = exec.Command("docker", "network", "connect", net, container).Run()
 	s := &sourceServer{m, container}
 	s.await(t)
-	stage, manifest := s.settled(t, nil)
+	stage, probe, backup := s.staged(t)
+	manifest := s.settle(stage, probe, backup).run(t).ok(t).Manifest
 	assert.Equal(t, manifest.Major, m.number)
 	branch, _ := startBranch(t, m, stage, "grandchild")
 	ev, err := ready(branch, "--user", "app", "--database", "shop")

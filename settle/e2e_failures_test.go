@@ -32,6 +32,7 @@ CREATE ROLE locked NOLOGIN PASSWORD 'p:w\d "é''xK7zQneedle';
 CREATE DATABASE shop OWNER app;
 \c shop
 CREATE TABLE big AS SELECT i, repeat('x', 900) AS x FROM generate_series(1, 60000) i;
+CREATE INDEX sorted ON big (i);
 `
 
 // gateway is the host's address in the tests' network: servers of the test process
@@ -243,7 +244,7 @@ func (s *sourceServer) noSlots(t *testing.T) {
 }
 
 func TestBaseBackupFailures(t *testing.T) {
-	src := startSource(t, pg17, "backup", roles)
+	src := plainSource(t).source
 	probe := src.probe(t, src.asApp()).ok(t).Probe
 	slow, slowPort := proxy{to: net.JoinHostPort(src.ip(t), "5432"), rate: 8 << 20}.listen(t)
 	slowly := contract.Source{URL: "postgres://app@" + net.JoinHostPort(slow, slowPort) + "/shop?sslmode=disable", Password: password}
@@ -295,20 +296,34 @@ func TestBaseBackupFailures(t *testing.T) {
 		nothingStaged(t, stage)
 		src.noSlots(t)
 	})
-	for name, end := range map[string]func(r *running){
-		"caller gone": func(r *running) { r.stdin.Close() },
-		"SIGTERM":     func(r *running) { _ = exec.Command("docker", "kill", "-s", "TERM", r.name).Run() },
+	callerGone := func(r *running) { r.stdin.Close() }
+	for _, tc := range []struct {
+		percent int64
+		by      string
+		end     func(r *running)
+	}{
+		{10, "its caller's end", callerGone},
+		{50, "SIGTERM", func(r *running) { _ = exec.Command("docker", "kill", "-s", "TERM", r.name).Run() }},
+		{99, "its caller's end", callerGone},
 	} {
-		t.Run(name, func(t *testing.T) {
+		t.Run(fmt.Sprintf("interrupted at %d %% by %s", tc.percent, tc.by), func(t *testing.T) {
+			const rate = 32 << 20
 			stage := t.TempDir()
-			c := src.baseBackup(stage, slowly, probe)
+			c := src.baseBackup(stage, src.asApp(), probe)
+			req := c.request.(contract.BaseBackupRequest)
+			req.MaxRate = rate
+			c.request = req
+			var at contract.AgentEvent
 			c.during = func(r *running, ev contract.AgentEvent) {
-				if ev.Done > 1<<20 {
-					end(r)
+				if ev.Done > 0 && ev.Done*100 >= tc.percent*ev.Total && at.Done == 0 {
+					at = ev
+					tc.end(r)
 				}
 			}
 			o := c.run(t)
 			assert.Equal(t, o.failed(t).Code, contract.AgentErrInterrupted)
+			assert.Assert(t, at.Done < at.Total, "%+v", at)
+			assert.Assert(t, o.took.Seconds() > 0.8*float64(at.Done)/rate, "%d bytes in %s, at %d a second", at.Done, o.took, rate)
 			nothingStaged(t, stage)
 			src.noSlots(t)
 		})
@@ -326,6 +341,10 @@ func TestBaseBackupFailures(t *testing.T) {
 	t.Run("no slots on the source", func(t *testing.T) {
 		src.sql(t, "postgres", "ALTER SYSTEM SET max_replication_slots = 0")
 		src.restart(t)
+		defer func() {
+			src.sql(t, "postgres", "ALTER SYSTEM RESET max_replication_slots")
+			src.restart(t)
+		}()
 		stage := t.TempDir()
 		src.baseBackup(stage, src.asApp(), src.probe(t, src.asApp()).ok(t).Probe).run(t).ok(t)
 	})
@@ -343,15 +362,23 @@ func signalIn(container, name string, signal syscall.Signal) {
 	}
 }
 
+// damage spoils a file's second page.
+func damage(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	assert.NilError(t, err)
+	defer f.Close()
+	_, err = f.WriteAt(bytes.Repeat([]byte{0xff}, 8192), 8192)
+	assert.NilError(t, err)
+}
+
 func TestSettleFailures(t *testing.T) {
-	src := startSource(t, pg17, "failures", roles)
-	pristine, probe, backup := src.staged(t)
-	// fresh copies the staging volume, as it was before any settle.
+	shared := plainSource(t)
+	src := shared.source
+	// fresh gives a staging volume as it was before any settle.
 	fresh := func(t *testing.T) (stage, data string) {
 		t.Helper()
-		stage = filepath.Join(t.TempDir(), "stage")
-		out, err := exec.Command("cp", "-a", pristine, stage).CombinedOutput()
-		assert.NilError(t, err, string(out))
+		stage = shared.copied(t)
 		return stage, filepath.Join(stage, contract.StagingRoot)
 	}
 	noManifest := func(t *testing.T, stage string) {
@@ -374,6 +401,16 @@ func TestSettleFailures(t *testing.T) {
 		"label missing": {func(t *testing.T, data string) {
 			assert.NilError(t, os.Remove(filepath.Join(data, "backup_label")))
 		}, "no backup_label", "", contract.AgentErrFailed},
+		"incremental": {func(t *testing.T, data string) {
+			f, err := os.OpenFile(filepath.Join(data, "backup_label"), os.O_APPEND|os.O_WRONLY, 0)
+			assert.NilError(t, err)
+			defer f.Close()
+			_, err = f.WriteString("INCREMENTAL FROM LSN: 0/2000028\nINCREMENTAL FROM TLI: 1\n")
+			assert.NilError(t, err)
+		}, "recover: the server ended during recovery", "this is an incremental backup", contract.AgentErrFailed},
+		"an index's file damaged": {func(t *testing.T, data string) {
+			damage(t, filepath.Join(data, src.sql(t, "shop", "SELECT pg_relation_filepath('sorted')")))
+		}, "pg_checksums failed", "checksum verification failed", contract.AgentErrFailed},
 		"other major": {func(t *testing.T, data string) {
 			assert.NilError(t, os.WriteFile(filepath.Join(data, "PG_VERSION"), []byte("16\n"), 0o600))
 		}, "is of Postgres 16 and the image has Postgres 17", "", contract.AgentErrMajor},
@@ -381,12 +418,7 @@ func TestSettleFailures(t *testing.T) {
 			assert.NilError(t, os.Symlink("/etc", filepath.Join(data, "pg_tblspc", "99")))
 		}, "tablespace 99 lies outside", "", contract.AgentErrFailed},
 		"a table's file damaged": {func(t *testing.T, data string) {
-			name := src.sql(t, "shop", "SELECT pg_relation_filepath('big')")
-			f, err := os.OpenFile(filepath.Join(data, name), os.O_WRONLY, 0)
-			assert.NilError(t, err)
-			defer f.Close()
-			_, err = f.WriteAt(bytes.Repeat([]byte{0xff}, 8192), 8192)
-			assert.NilError(t, err)
+			damage(t, filepath.Join(data, src.sql(t, "shop", "SELECT pg_relation_filepath('big')")))
 		}, "of relation \"public.big\"", "invalid page", contract.AgentErrFailed},
 		"an empty folder": {func(t *testing.T, data string) {
 			assert.NilError(t, os.RemoveAll(data))
@@ -397,7 +429,7 @@ func TestSettleFailures(t *testing.T) {
 			stage, data := fresh(t)
 			assert.NilError(t, os.WriteFile(filepath.Join(stage, contract.StagingManifest), []byte("{}"), 0o600))
 			tc.spoil(t, data)
-			e := src.settle(stage, probe, backup).run(t).failed(t)
+			e := src.settle(stage, shared.probe, shared.backup).run(t).failed(t)
 			assert.Equal(t, e.Code, tc.code, "%+v", e)
 			assert.Assert(t, strings.Contains(e.Message, tc.message), "%+v", e)
 			assert.Assert(t, strings.Contains(strings.Join(e.Log, "\n"), tc.logs), "%q", e.Log)
@@ -407,7 +439,7 @@ func TestSettleFailures(t *testing.T) {
 	for _, at := range []string{"recover", "freeze", "checkpoint"} {
 		t.Run("caller gone at "+at, func(t *testing.T) {
 			stage, _ := fresh(t)
-			c := src.settle(stage, probe, backup)
+			c := src.settle(stage, shared.probe, shared.backup)
 			c.during = func(r *running, ev contract.AgentEvent) {
 				if ev.Message == at {
 					r.stdin.Close()
@@ -419,7 +451,7 @@ func TestSettleFailures(t *testing.T) {
 	}
 	t.Run("server killed in the freeze", func(t *testing.T) {
 		stage, _ := fresh(t)
-		c := src.settle(stage, probe, backup)
+		c := src.settle(stage, shared.probe, shared.backup)
 		c.during = func(r *running, ev contract.AgentEvent) {
 			if ev.Stage == contract.StageFreeze && ev.Total > 0 {
 				signalIn(r.name, "postgres", syscall.SIGKILL)

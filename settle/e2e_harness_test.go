@@ -11,8 +11,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -72,6 +74,7 @@ func TestMain(m *testing.M) {
 	}
 	clear()
 	code := m.Run()
+	dropShared()
 	clear()
 	if path, err := agentBinary(); err == nil {
 		os.RemoveAll(filepath.Dir(path))
@@ -109,12 +112,23 @@ type sourceServer struct {
 // arguments.
 func startSource(t *testing.T, m major, name, init string, args ...string) *sourceServer {
 	t.Helper()
+	s := runSource(t, m, name, init, nil, args...)
+	t.Cleanup(func() { docker(t, "rm", "-fv", s.name) })
+	return s
+}
+
+// runSource is startSource for a server that outlives the test. Its WAL lies outside
+// of its data directory.
+func runSource(t testing.TB, m major, name, init string, env []string, args ...string) *sourceServer {
+	t.Helper()
 	net, err := network()
 	assert.NilError(t, err)
 	s := &sourceServer{m, prefix + name + "-" + fmt.Sprint(m.number)}
-	run := append([]string{"run", "-d", "--name", s.name, "--network", net, "-e", "POSTGRES_PASSWORD=x", m.image}, args...)
-	docker(t, run...)
-	t.Cleanup(func() { docker(t, "rm", "-fv", s.name) })
+	run := []string{"run", "-d", "--name", s.name, "--network", net}
+	for _, e := range append(env, "POSTGRES_PASSWORD=x", "POSTGRES_INITDB_WALDIR=/wal") {
+		run = append(run, "-e", e)
+	}
+	docker(t, slices.Concat(run, []string{m.image}, args)...)
 	s.await(t)
 	docker(t, "exec", s.name, "bash", "-c", `mkdir -p /ts && chown postgres: /ts && echo 'host replication all all scram-sha-256' >>"$PGDATA/pg_hba.conf"`)
 	s.sql(t, "postgres", init)
@@ -194,14 +208,13 @@ type outcome struct {
 	took   time.Duration
 }
 
-var calls int
+var calls atomic.Int64
 
 func (c call) run(t testing.TB) outcome {
 	t.Helper()
 	agent, err := agentBinary()
 	assert.NilError(t, err)
-	calls++
-	r := &running{name: fmt.Sprintf("%sagent-%d", prefix, calls)}
+	r := &running{name: fmt.Sprintf("%sagent-%d", prefix, calls.Add(1))}
 	args := []string{"run", "--rm", "-i", "--name", r.name, "-v", agent + ":/pgoverlay:ro", "--entrypoint", "/pgoverlay"}
 	if c.network != "" {
 		args = append(args, "--network", c.network)
@@ -282,7 +295,7 @@ func (s *sourceServer) settle(stage string, probe *contract.Probe, backup *contr
 	return call{
 		verb: contract.AgentSettle, image: s.major.image, network: "none", stage: stage,
 		request: contract.SettleRequest{
-			Stage: "/stage", DataDir: s.major.dataDir, Settings: probe.Settings,
+			Stage: "/stage", DataDir: s.major.dataDir, Settings: probe.Settings, Given: probe.Given, Skipped: backup.Skipped,
 			Manifest: contract.Manifest{
 				Image: s.major.image, MountPath: s.major.volume, User: "app", Database: "shop", Superuser: probe.Superuser,
 				Source: "db/shop", SourceTime: probe.Time, SourceLSN: backup.StartLSN,

@@ -34,15 +34,21 @@ ALTER SYSTEM SET archive_mode = on;
 ALTER SYSTEM SET archive_command = 'touch /marker/archived';
 ALTER SYSTEM SET restore_command = 'touch /marker/restored; false';
 ALTER SYSTEM SET archive_cleanup_command = 'touch /marker/cleaned';
-ALTER SYSTEM SET shared_preload_libraries = 'auto_explain';
+ALTER SYSTEM SET shared_preload_libraries = auto_explain, pg_prewarm;
+ALTER SYSTEM SET synchronous_standby_names = 'nobody';
+ALTER SYSTEM SET synchronous_commit = local;
+CREATE ROLE gone LOGIN;
+ALTER ROLE gone SET session_preload_libraries = 'no_such_library';
+ALTER ROLE gone IN DATABASE postgres SET local_preload_libraries = 'no_such_plugin';
+ALTER DATABASE closed SET session_preload_libraries = 'auto_explain';
 ALTER SYSTEM SET primary_conninfo = 'host=elsewhere password=xK7zQneedle';
 ALTER SYSTEM SET log_directory = '/var/log/elsewhere';
 ALTER SYSTEM SET logging_collector = off;
 ALTER ROLE postgres SET vacuum_freeze_min_age = 50000000;
-ALTER ROLE postgres SET statement_timeout = '20s';
+ALTER ROLE postgres SET statement_timeout = '2min';
 \c shop
 CREATE TABLE big (id int, v text, w text) WITH (autovacuum_enabled = off);
-INSERT INTO big SELECT i, md5(i::text), repeat('x', 80) FROM generate_series(1, 300000) i;
+INSERT INTO big SELECT i, md5(i::text), repeat('x', 80) FROM generate_series(1, 100000) i;
 CREATE INDEX ON big (id);
 CREATE INDEX ON big USING gin (to_tsvector('simple', v));
 BEGIN; UPDATE big SET v = v WHERE id % 50 = 0; ROLLBACK;
@@ -60,24 +66,25 @@ INSERT INTO parted SELECT i, i FROM generate_series(0, 9999) i;
 CREATE STATISTICS both_columns ON k, v FROM parted1;
 CREATE SEQUENCE seq; SELECT nextval('seq');
 CREATE EXTENSION pg_trgm;
+CREATE EXTENSION dblink;
+CREATE EXTENSION postgres_fdw;
+CREATE SERVER prod FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host 'prod.invalid', dbname 'ledger');
+CREATE USER MAPPING FOR app SERVER prod OPTIONS (user 'ledger', password 'mapped');
+CREATE FOREIGN TABLE far (a int) SERVER prod;
+CREATE FUNCTION mark() RETURNS event_trigger LANGUAGE plpgsql AS $$BEGIN COPY (SELECT 1) TO PROGRAM 'touch /marker/event; cat >/dev/null'; END$$;
+CREATE EVENT TRIGGER bridge ON ddl_command_start EXECUTE FUNCTION mark();
+ALTER EVENT TRIGGER bridge DISABLE;
 CREATE SUBSCRIPTION sub CONNECTION 'host=publisher.invalid password=xK7zQneedle dbname=x' PUBLICATION p WITH (connect = false, slot_name = 'subslot');
+ALTER EVENT TRIGGER bridge ENABLE ALWAYS;
 BEGIN; INSERT INTO elsewhere VALUES (-1, 'prepared'); PREPARE TRANSACTION 'gid ''1';
 `
-
-// startIntentions starts a source with all of these, with limits that only its
-// command line knows.
-func startIntentions(t *testing.T, m major, name string) *sourceServer {
-	t.Helper()
-	s := startSource(t, m, name, intentions, "-c", "max_prepared_transactions=7", "-c", "max_connections=120",
-		"-c", "wal_level=logical", "-c", "max_logical_replication_workers=0")
-	s.restart(t)
-	return s
-}
 
 func TestSettle(t *testing.T) {
 	for _, m := range majors {
 		t.Run(fmt.Sprint(m.number), func(t *testing.T) {
-			src := startIntentions(t, m, "src")
+			t.Parallel()
+			shared := intentionsOf(t, m)
+			src := shared.source
 			sentinel := src.sql(t, "shop", "SELECT count(*), sum(id) FROM big")
 
 			probe := src.probe(t, src.asApp()).ok(t).Probe
@@ -85,7 +92,7 @@ func TestSettle(t *testing.T) {
 			assert.Equal(t, probe.Superuser, "postgres")
 			assert.Equal(t, len(probe.Tablespaces), 1)
 			assert.Equal(t, probe.Tablespaces[0].Location, "/ts")
-			assert.Assert(t, probe.Bytes > 50<<20, "%d bytes", probe.Bytes)
+			assert.Assert(t, probe.Bytes > 30<<20, "%d bytes", probe.Bytes)
 			assert.Equal(t, probe.SystemIdentifier, src.sql(t, "postgres", "SELECT system_identifier FROM pg_control_system()"))
 
 			// A session with temporary tables, whose files a base backup leaves out.
@@ -106,6 +113,7 @@ func TestSettle(t *testing.T) {
 			assert.Assert(t, secrecy.seen, "pg_basebackup was never looked at")
 			assert.Equal(t, src.sql(t, "postgres", "SELECT string_agg(slot_name, ',') FROM pg_replication_slots"), "standby1")
 
+			shared.keep(t, stage, probe, result)
 			settling := src.settle(stage, probe, result)
 			settling.mounts = []string{marker + ":/marker"}
 			settled := settling.run(t)
@@ -160,11 +168,21 @@ func checkManifest(t *testing.T, m major, stage string, got *contract.Manifest) 
 	assert.Equal(t, got.UID, 999)
 	assert.Equal(t, got.GID, 999)
 	assert.Equal(t, got.Superuser, "postgres")
-	assert.DeepEqual(t, got.PreloadLibraries, []string{"auto_explain"})
+	assert.DeepEqual(t, got.PreloadLibraries, []string{"auto_explain", "no_such_library", "no_such_plugin", "pg_prewarm"})
 	assert.Assert(t, strings.HasPrefix(got.Libc, "glibc 2."), got.Libc)
 	assert.Equal(t, got.DataChecksums, m.number >= 18)
 	assert.Assert(t, !got.SettledAt.IsZero() && !got.SourceTime.IsZero())
-	assert.DeepEqual(t, got.Extensions, []contract.Extension{{Database: "shop", Name: "pg_trgm", Version: got.Extensions[0].Version}})
+	var extensions []string
+	for _, e := range got.Extensions {
+		assert.Assert(t, e.Database == "shop" && e.Version != "", "%+v", e)
+		extensions = append(extensions, e.Name)
+	}
+	assert.DeepEqual(t, extensions, []string{"dblink", "pg_trgm", "postgres_fdw"})
+	assert.DeepEqual(t, got.Reported, []contract.Finding{
+		{Database: "shop", What: "foreign server prod", Detail: "postgres_fdw, dbname=ledger, host=prod.invalid, user mappings: 1"},
+		{Database: "shop", What: "event trigger bridge", Detail: "ddl_command_start, calls public.mark"},
+		{Database: "shop", What: "extension dblink", Detail: outward["dblink"]},
+	})
 
 	var names []string
 	for _, d := range got.Databases {
@@ -182,7 +200,12 @@ func checkManifest(t *testing.T, m major, stage string, got *contract.Manifest) 
 	}
 	for what, was := range map[string]string{
 		"archive_mode": "on", "archive_command": "touch /marker/archived", "restore_command": "touch /marker/restored; false",
-		"shared_preload_libraries": "auto_explain", "primary_conninfo": "",
+		"shared_preload_libraries": "auto_explain, pg_prewarm", "primary_conninfo": "", "synchronous_standby_names": "nobody",
+		`ALTER ROLE "gone" SET session_preload_libraries`:                      "no_such_library",
+		`ALTER ROLE "gone" IN DATABASE "postgres" SET local_preload_libraries`: "no_such_plugin",
+		`ALTER DATABASE "closed" SET session_preload_libraries`:                "auto_explain",
+		// Set on the command line only.
+		"max_prepared_transactions": "7", "max_connections": "120",
 		"subscription sub in database shop":            "slot subslot",
 		"prepared transaction gid '1 in database shop": "",
 	} {
@@ -223,9 +246,12 @@ func checkTree(t *testing.T, m major, stage string, manifest *contract.Manifest)
 			files = append(files, s)
 		}
 	}
-	assert.DeepEqual(t, files, []string{filepath.Join(data, manifest.WALHead)})
+	// A timeline of its own: nothing of the source's takes a branch for the source.
+	history := filepath.Join(data, "pg_wal", "00000002.history")
+	assert.DeepEqual(t, files, []string{history, filepath.Join(data, manifest.WALHead)})
+	assert.Assert(t, strings.HasPrefix(manifest.WALHead, "pg_wal/00000002"), manifest.WALHead)
 	var st syscall.Stat_t
-	assert.NilError(t, syscall.Stat(files[0], &st))
+	assert.NilError(t, syscall.Stat(files[1], &st))
 	assert.Equal(t, st.Size, int64(16<<20))
 	assert.Assert(t, st.Blocks*512 <= 16<<10, "the WAL head has %d bytes allocated", st.Blocks*512)
 
@@ -315,13 +341,20 @@ func checkBranch(t *testing.T, m major, stage, marker, sentinel string) {
 	}
 
 	// The subscription goes without anybody being asked, in no time.
-	psql(t, container, "shop", "SET statement_timeout = '2s'; DROP SUBSCRIPTION sub")
+	assert.Equal(t, psql(t, container, "shop", "SELECT evtenabled FROM pg_event_trigger"), "A")
+	assert.Equal(t, psql(t, container, "shop", "SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'prewarm'"), "0")
+	psql(t, container, "shop", "ALTER EVENT TRIGGER bridge DISABLE; SET statement_timeout = '10s'; DROP SUBSCRIPTION sub")
+	docker(t, "exec", container, "psql", "-U", "gone", "-d", "postgres", "-c", "SELECT 1")
 	checkLogin(t, m, container)
 	docker(t, "stop", container)
 	log := docker(t, "logs", container)
 	assert.Assert(t, !strings.Contains(log, "redo starts") && !strings.Contains(log, "was interrupted"), log)
 	assert.Assert(t, strings.Contains(log, "database system was shut down at"), log)
-	assert.Assert(t, !strings.Contains(log, "ERROR") && !strings.Contains(log, "WARNING"), log)
+	for line := range strings.Lines(log) {
+		// A busy machine starts a worker too late, and the launcher warns of it.
+		late := strings.Contains(line, "autovacuum worker")
+		assert.Assert(t, late || !strings.Contains(line, "ERROR") && !strings.Contains(line, "WARNING"), line)
+	}
 	checkRecords(t, m, stage, volume)
 }
 
@@ -350,7 +383,8 @@ func checkRecords(t *testing.T, m major, stage, volume string) {
 	t.Helper()
 	out := docker(t, "run", "--rm", "-v", stage+":/stage:ro", "-v", volume+":/branch:ro", "-e", "LC_ALL=C", "--entrypoint", "bash", m.image, "-c",
 		`lsn=$(pg_controldata -D /stage/root/`+m.dataDir+` | sed -n 's/^Latest checkpoint.s REDO location: *//p')
-		pg_waldump -p /branch/`+m.dataDir+`/pg_wal -s "$lsn" 2>&1 | head -n 200`)
+		tli=$(pg_controldata -D /stage/root/`+m.dataDir+` | sed -n 's/^Latest checkpoint.s TimeLineID: *//p')
+		pg_waldump -p /branch/`+m.dataDir+`/pg_wal -t "$tli" -s "$lsn" 2>&1 | head -n 200`)
 	assert.Assert(t, strings.Contains(out, "CHECKPOINT_SHUTDOWN"), out)
 	assert.Assert(t, !strings.Contains(out, "PARAMETER_CHANGE"), out)
 	assert.Assert(t, !strings.Contains(out, "FPW_CHANGE"), out)

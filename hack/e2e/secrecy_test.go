@@ -13,13 +13,14 @@ import (
 )
 
 // The source's password is in no label, no log, no `docker inspect`, no process
-// list, no environment and not in the seed. A watcher looks all the while.
+// list, no environment and not in the seed. A watcher looks all the while, and also
+// sees that the settle has no network.
 func TestThePasswordIsNowhere(t *testing.T) {
 	s := startSource(t, "postgres:17", bigRows)
 	name := prefix + "secret"
 	t.Cleanup(func() { try("seed", "rm", name) })
 	stop, found := make(chan struct{}), make(chan string, 1)
-	looks := 0
+	looks, settles := 0, 0
 	go func() {
 		defer close(found)
 		for {
@@ -29,6 +30,13 @@ func TestThePasswordIsNowhere(t *testing.T) {
 			case <-time.After(15 * time.Millisecond):
 			}
 			looks++
+			devices, settling := settleDevices(name)
+			if settling {
+				settles++
+			}
+			if len(devices) > 0 {
+				t.Errorf("the settle has the network devices %q", devices)
+			}
 			if where := leak(t, name); where != "" {
 				found <- where
 				return
@@ -47,7 +55,10 @@ func TestThePasswordIsNowhere(t *testing.T) {
 	if looks < 10 {
 		t.Fatalf("only %d looks: this shows nothing", looks)
 	}
-	t.Logf("%d looks while the seed was made", looks)
+	if settles == 0 {
+		t.Error("the settle was never looked at")
+	}
+	t.Logf("%d looks while the seed was made, %d of them at the settle", looks, settles)
 	if strings.Contains(r.stdout+r.stderr, password) {
 		t.Error("the password is in the output")
 	}
@@ -67,6 +78,27 @@ func TestThePasswordIsNowhere(t *testing.T) {
 	if inspected := docker(t, "volume", "inspect", r.stdout); strings.Contains(inspected, password) {
 		t.Error("the password is in docker volume inspect")
 	}
+}
+
+// settleDevices gives the network devices but lo that the settle of a seed sees, and
+// whether there is one at this moment.
+func settleDevices(seed string) (devices []string, settling bool) {
+	id := command("", "docker", "ps", "-q", "--filter", "label=io.github.pgbranch.helper="+seed, "--filter", "name=pgbranch-settle-").stdout
+	if id == "" {
+		return nil, false
+	}
+	pid := command("", "docker", "inspect", "-f", "{{.State.Pid}}", id).stdout
+	text, err := os.ReadFile("/proc/" + pid + "/net/dev")
+	if err != nil {
+		return nil, false // it has just ended
+	}
+	for line := range strings.Lines(string(text)) {
+		device, _, ok := strings.Cut(line, ":")
+		if device = strings.TrimSpace(device); ok && device != "lo" {
+			devices = append(devices, device)
+		}
+	}
+	return devices, true
 }
 
 // leak says where the password can be seen now by somebody who may look at the
