@@ -24,6 +24,8 @@ func startDebian(t *testing.T) *sourceServer {
 		mkdir /ts /wal && chown postgres: /ts /wal
 		pg_createcluster 17 main -- --auth-local=trust --auth-host=scram-sha-256 --waldir=/wal/main
 		etc=/etc/postgresql/17/main
+		mkdir -p $etc/conf.d
+		grep -q '^include_dir' $etc/postgresql.conf || echo "include_dir = 'conf.d'" >>$etc/postgresql.conf
 		openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=db -days 9 -keyout $etc/server.key -out $etc/server.crt 2>/dev/null
 		chown postgres: $etc/server.*
 		printf '%s\n' 'work_mem = 31MB' "listen_addresses = '*'" "ssl = on" "ssl_cert_file = '$etc/server.crt'" \
