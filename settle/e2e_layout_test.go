@@ -39,7 +39,9 @@ func startDebian(t *testing.T) *sourceServer {
 		CREATE ROLE keeper SUPERUSER LOGIN;
 		GRANT pg_monitor TO app;
 		CREATE TABLESPACE ts LOCATION '/ts';
-		CREATE TABLE kept TABLESPACE ts AS SELECT generate_series(1, 1000) AS i;
+		CREATE TABLE kept TABLESPACE ts AS SELECT i, i % 7 AS few, CASE WHEN i % 3 = 0 THEN i END AS holes FROM generate_series(1, 5000) i;
+		CREATE INDEX ON kept (few); CREATE INDEX ON kept (i) WHERE holes IS NULL;
+		ANALYZE kept;
 		CREATE DATABASE moved;
 		ALTER ROLE postgres NOLOGIN;`)
 	return s
@@ -74,11 +76,27 @@ func TestSettleDebianLayout(t *testing.T) {
 	assert.NilError(t, err, "%+v\n%s", ev.Error, docker(t, "logs", branch))
 	b := &sourceServer{pg17, branch}
 	assert.Equal(t, b.asKeeper(t, "postgres", "SELECT rolcanlogin, rolsuper FROM pg_roles WHERE oid = 10"), "f|t")
-	assert.Equal(t, b.asKeeper(t, "shop", "SELECT count(*) FROM kept"), "1000")
+	assert.Equal(t, b.asKeeper(t, "shop", "SELECT count(*) FROM kept"), "5000")
 	assert.Equal(t, docker(t, "exec", branch, "psql", "-XqAt", "-U", "app", "-d", "shop", "-c",
 		"SELECT array_length(histogram_bounds::text::text[], 1) FROM pg_stats WHERE tablename = 'big' AND attname = 'i'"), "322")
+	checkPlans(t, src, b)
 	checkLogin(t, pg17, branch)
 	checkLinks(t, src, probe)
+}
+
+// checkPlans sees that a branch knows of a table what the source knew, and plans as
+// it did.
+func checkPlans(t *testing.T, src, branch *sourceServer) {
+	t.Helper()
+	for _, query := range []string{
+		`\d kept`, `\dt`, `\l`,
+		"SELECT s::text FROM pg_statistic s WHERE starelid = 'kept'::regclass ORDER BY staattnum",
+		"SELECT relpages, reltuples FROM pg_class WHERE relname ~ '^kept'",
+		"EXPLAIN SELECT * FROM kept WHERE few = 3", "EXPLAIN SELECT * FROM kept WHERE i < 40 AND holes IS NULL",
+		"EXPLAIN SELECT few, count(a.holes) FROM kept a JOIN kept b USING (few) WHERE a.i < 9 GROUP BY few",
+	} {
+		assert.Equal(t, branch.asKeeper(t, "shop", query), src.asKeeper(t, "shop", query), query)
+	}
 }
 
 // checkLinks puts links in the way that lead nowhere, in a circle, or out of the

@@ -33,6 +33,8 @@ const maxFreezers = 4
 type table struct {
 	name  string
 	bytes int64
+	// bare says that the table has rows and no statistics.
+	bare bool
 }
 
 // freezer freezes every row of every database, so that no reader in a branch finds
@@ -120,14 +122,18 @@ func bySize(all []database) []database {
 // and the source's statistics of them stay as they are: autovacuum would not make
 // new ones either. Toast tables go with their owners.
 func tablesOf(ctx context.Context, conn *pgx.Conn) ([]table, error) {
-	rows, err := conn.Query(ctx, `SELECT format('%I.%I', s.nspname, c.relname), pg_total_relation_size(c.oid) AS bytes
+	rows, err := conn.Query(ctx, `SELECT format('%I.%I', s.nspname, c.relname), pg_total_relation_size(c.oid) AS bytes,
+			pg_relation_size(c.oid) > 0 AND (
+				NOT EXISTS (SELECT FROM pg_statistic WHERE starelid = c.oid AND NOT stainherit) OR
+				EXISTS (SELECT FROM pg_statistic_ext e WHERE stxrelid = c.oid AND NOT EXISTS
+					(SELECT FROM pg_statistic_ext_data d WHERE d.stxoid = e.oid)))
 		FROM pg_class c JOIN pg_namespace s ON s.oid = c.relnamespace
 		WHERE c.relkind IN ('r', 'm') ORDER BY bytes DESC, c.oid`)
 	if err != nil {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (t table, err error) {
-		err = row.Scan(&t.name, &t.bytes)
+		err = row.Scan(&t.name, &t.bytes, &t.bare)
 		return t, err
 	})
 }
@@ -155,12 +161,7 @@ func batches(tables []table) [][]table {
 const freezeOptions = "FREEZE, DISABLE_PAGE_SKIPPING, INDEX_CLEANUP ON, PARALLEL 0"
 
 func (f *freezer) database(ctx context.Context, d database) error {
-	options := freezeOptions + ", ANALYZE"
-	if d.name == "template0" {
-		// Nobody plans a query there, and pg_statistic would have to be frozen again.
-		options = freezeOptions
-	}
-	if err := f.inParallel(ctx, d, options); err != nil {
+	if err := f.inParallel(ctx, d); err != nil {
 		return err
 	}
 	return f.server.in(ctx, d.name, func(conn *pgx.Conn) error {
@@ -175,7 +176,7 @@ func (f *freezer) database(ctx context.Context, d database) error {
 }
 
 // inParallel deals the database's tables out to the workers.
-func (f *freezer) inParallel(ctx context.Context, d database, options string) error {
+func (f *freezer) inParallel(ctx context.Context, d database) error {
 	work, dealt := make(chan []table), batches(d.tables)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -191,7 +192,7 @@ func (f *freezer) inParallel(ctx context.Context, d database, options string) er
 	})
 	for range min(f.workers, len(dealt)) {
 		group.Go(func() error {
-			return f.server.in(ctx, d.name, func(conn *pgx.Conn) error { return f.vacuumAll(ctx, conn, d.name, options, work) })
+			return f.server.in(ctx, d.name, func(conn *pgx.Conn) error { return f.vacuumAll(ctx, conn, d.name, work) })
 		})
 	}
 	watching, stop := context.WithCancel(ctx)
@@ -243,16 +244,28 @@ func (f *freezer) watch(ctx context.Context, d database) {
 	}
 }
 
-func (f *freezer) vacuumAll(ctx context.Context, conn *pgx.Conn, database, options string, work <-chan []table) error {
+// vacuumAll freezes batches of tables, and analyzes those that have no statistics.
+// Others keep the source's, so that plans are the source's too, and nobody pays for
+// another look at the same rows.
+func (f *freezer) vacuumAll(ctx context.Context, conn *pgx.Conn, database string, work <-chan []table) error {
 	for batch := range work {
-		var names []string
+		var names, bare []string
 		var bytes int64
 		for _, t := range batch {
 			names = append(names, t.name)
 			bytes += t.bytes
+			// Nobody plans a query in template0, and pg_statistic would have to be frozen again.
+			if t.bare && database != "template0" {
+				bare = append(bare, t.name)
+			}
 		}
-		if err := vacuum(ctx, conn, options, names...); err != nil {
-			return blame(ctx, conn, options, names, err)
+		if err := vacuum(ctx, conn, freezeOptions, names...); err != nil {
+			return blame(ctx, conn, freezeOptions, names, err)
+		}
+		if len(bare) > 0 {
+			if _, err := conn.Exec(ctx, "ANALYZE "+strings.Join(bare, ", ")); err != nil {
+				return blame(ctx, conn, freezeOptions+", ANALYZE", bare, err)
+			}
 		}
 		f.add(database, bytes, 0)
 	}

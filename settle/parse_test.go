@@ -88,9 +88,9 @@ func TestTail(t *testing.T) {
 }
 
 func TestBatches(t *testing.T) {
-	tables := []table{{"huge", 10 * batchBytes}, {"big", batchBytes}, {"a", batchBytes / 2}, {"b", batchBytes / 2}}
+	tables := []table{{name: "huge", bytes: 10 * batchBytes}, {name: "big", bytes: batchBytes}, {name: "a", bytes: batchBytes / 2}, {name: "b", bytes: batchBytes / 2}}
 	for i := range batchTables + 1 {
-		tables = append(tables, table{fmt.Sprint("t", i), 0})
+		tables = append(tables, table{name: fmt.Sprint("t", i)})
 	}
 	var sizes []int
 	total := 0
