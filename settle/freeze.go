@@ -296,10 +296,9 @@ func blame(ctx context.Context, conn *pgx.Conn, options string, names []string, 
 	return err
 }
 
-// last freezes the shared catalogs that closing the databases, and restoreLogin,
-// have written.
+// last freezes the shared catalogs that closing the databases has written.
 func (f *freezer) last(ctx context.Context) error {
 	return f.server.inAny(ctx, func(conn *pgx.Conn) error {
-		return vacuum(ctx, conn, freezeOptions, "pg_catalog.pg_database", "pg_catalog.pg_shdepend", "pg_catalog.pg_authid")
+		return vacuum(ctx, conn, freezeOptions, "pg_catalog.pg_database", "pg_catalog.pg_shdepend")
 	})
 }

@@ -333,19 +333,20 @@ func (s *settler) close(ctx context.Context) error {
 	if err := s.server.closeDatabases(ctx, s.all); err != nil {
 		return err
 	}
-	if err := s.restoreLogin(ctx); err != nil {
-		return err
-	}
 	return s.freezer.last(ctx)
 }
 
 // checkpoint sets full_page_writes back to what a branch has and moves WAL to a
-// fresh segment, so that the shutdown checkpoint is all that it holds.
+// fresh segment, so that the shutdown checkpoint is all that it holds. Its
+// connection is the last.
 func (s *settler) checkpoint(ctx context.Context) error {
 	if err := s.server.configure(s.own); err != nil {
 		return err
 	}
 	return s.server.inAny(ctx, func(conn *pgx.Conn) error {
+		if err := s.restoreLogin(ctx, conn); err != nil {
+			return err
+		}
 		if _, err := conn.Exec(ctx, "SELECT pg_reload_conf()"); err != nil {
 			return err
 		}

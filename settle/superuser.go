@@ -52,15 +52,16 @@ func (s *settler) requireSuperuser(ctx context.Context) error {
 	})
 }
 
-// restoreLogin takes back what ensureLogin has lent.
-func (s *settler) restoreLogin(ctx context.Context) error {
+// restoreLogin takes back what ensureLogin has lent, and freezes what that writes. No
+// connection can be made after it.
+func (s *settler) restoreLogin(ctx context.Context, conn *pgx.Conn) error {
 	if !s.lentLogin {
 		return nil
 	}
-	return s.server.inAny(ctx, func(conn *pgx.Conn) error {
-		_, err := conn.Exec(ctx, "ALTER ROLE "+quoteIdent(s.server.superuser)+" NOLOGIN")
+	if _, err := conn.Exec(ctx, "ALTER ROLE "+quoteIdent(s.server.superuser)+" NOLOGIN"); err != nil {
 		return err
-	})
+	}
+	return vacuum(ctx, conn, freezeOptions, "pg_catalog.pg_authid")
 }
 
 // alterSingle runs one statement in single-user mode, with the private server's
