@@ -34,9 +34,12 @@ type Branch struct {
 	Parent string `json:"parent,omitempty"`
 	// State is one of the State* constants.
 	State string `json:"state"`
-	// CowMode is what is in force, and CowReason says why it is less than lazyrw.
+	// CowMode is what is in force, as the branch's last server left word, and CowReason
+	// says why it is less than lazyrw, or that there was no server yet. CowVia is how that
+	// server loaded the shim.
 	CowMode    string `json:"cowMode"`
 	CowReason  string `json:"cowReason,omitempty"`
+	CowVia     string `json:"cowVia,omitempty"`
 	CopyUpMode string `json:"copyUpMode,omitempty"`
 	OwnedBytes int64  `json:"ownedBytes"`
 	Mounted    bool   `json:"mounted"`
@@ -152,7 +155,7 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Statu
 	b := Branch{
 		Branch: v.Name, Seed: s.Seed, Generation: s.Generation, Parent: s.Parent,
 		State:   StateVolume,
-		CowMode: s.CowMode, CowReason: s.CowReason, CopyUpMode: s.CopyUpMode,
+		CowMode: s.CowMode, CowReason: s.CowReason, CowVia: s.CowVia, CopyUpMode: s.CopyUpMode,
 		OwnedBytes: s.OwnedBytes, Mounted: s.Mounted,
 		CreatedAt: created, ExpiresAt: s.ExpiresAt, LastError: s.LastError,
 		Branches: s.Branches, Manifest: s.Manifest,
@@ -178,24 +181,9 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Statu
 		return b, translate(err, branchObject(v.Name))
 	}
 	b.HostIP, b.Port = publishedPort(full)
-	b.noteMode(full)
 	b.notePlace(full)
-	return b, nil
-}
-
-// noteMode corrects the plugin's word for the cow mode with what only the
-// container shows: without the shim in its environment it copies on open.
-func (b *Branch) noteMode(c container.InspectResponse) {
-	if b.CowMode != contract.ModeLazyRW || c.Config == nil {
-		return
-	}
-	for _, env := range c.Config.Env {
-		if value, ok := strings.CutPrefix(env, "LD_PRELOAD="); ok &&
-			strings.Contains(value, contract.RuntimeDir+"/"+contract.ShimFile) {
-			return
-		}
-	}
-	b.CowMode, b.CowReason = contract.ModeEager, "the container's LD_PRELOAD does not name the shim"
+	err = e.explainMode(ctx, &b, full)
+	return b, err
 }
 
 // pickContainer chooses the container that stands for a branch: ours, else one

@@ -218,18 +218,46 @@ func TestRemoveRefusesABranchThatAnotherContainerUses(t *testing.T) {
 	}
 }
 
-func TestABranchRunByHandWithoutTheShimIsEager(t *testing.T) {
-	f := newFake()
-	if _, err := create(f, "bx"); err != nil {
-		t.Fatal(err)
-	}
-	f.containers["pgbranch-bx"].config.Env = []string{"PGDATA=/x"}
-	b, err := newEngine(f).Branch(context.Background(), "bx")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if b.CowMode != contract.ModeEager || b.CowReason == "" {
-		t.Errorf("cow mode is %q, reason %q", b.CowMode, b.CowReason)
+// The plugin knows how the last server ran; the container tells what it left open.
+func TestCowModeIsExplained(t *testing.T) {
+	shim := "/var/lib/postgresql/data/.pgoverlay/lazyrw.so"
+	for name, c := range map[string]struct {
+		via, mode string // the plugin's
+		env, cmd  []string
+		arch      string // the image's
+		want      string
+		reason    string
+	}{
+		"no server yet":                   {via: "", mode: "lazyrw", want: "lazyrw"},
+		"no server yet, and none with it": {via: "", mode: "lazyrw", cmd: []string{"postgres", "-c", "shared_preload_libraries=x"}, want: "eager", reason: "command"},
+		"the other way is left":           {via: "", mode: "lazyrw", env: []string{"LD_PRELOAD=" + shim}, cmd: []string{"postgres", "--shared-preload-libraries=x"}, want: "lazyrw"},
+		"the shim is among them":          {via: "", mode: "lazyrw", cmd: []string{"-c", "shared_preload_libraries=.pgoverlay/lazyrw.so,x"}, want: "lazyrw"},
+		"proved":                          {via: "shared_preload_libraries", mode: "lazyrw", want: "lazyrw"},
+		"another preload":                 {via: "none", mode: "eager", env: []string{"LD_PRELOAD=/usr/lib/libjemalloc.so"}, want: "eager", reason: "libjemalloc"},
+		"not taken":                       {via: "none", mode: "eager", env: []string{"LD_PRELOAD=" + shim}, want: "eager", reason: "statically"},
+		"another architecture":            {via: "none", mode: "eager", arch: "s390x", want: "eager", reason: "s390x"},
+		"asked for":                       {via: "", mode: "eager", want: "eager"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFake()
+			if _, err := create(f, "bx"); err != nil {
+				t.Fatal(err)
+			}
+			status := f.volumes["bx"].Status
+			status["cowVia"], status["cowMode"] = c.via, c.mode
+			config := f.containers["pgbranch-bx"].config
+			config.Env, config.Cmd = c.env, c.cmd
+			img := f.images["postgres:17"]
+			img.Architecture = c.arch
+			f.images["sha256:17"] = img
+			b, err := newEngine(f).Branch(context.Background(), "bx")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if b.CowMode != c.want || !strings.Contains(b.CowReason, c.reason) {
+				t.Errorf("cow mode is %q, reason %q", b.CowMode, b.CowReason)
+			}
+		})
 	}
 }
 

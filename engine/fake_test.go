@@ -191,7 +191,7 @@ func (f *fakeAPI) ContainerInspect(_ context.Context, id string) (container.Insp
 		return container.InspectResponse{}, notFound("container")
 	}
 	return container.InspectResponse{
-		ContainerJSONBase: &container.ContainerJSONBase{ID: id, HostConfig: c.host, State: &container.State{Running: c.running, ExitCode: 1}},
+		ContainerJSONBase: &container.ContainerJSONBase{ID: id, Image: "sha256:17", HostConfig: c.host, State: &container.State{Running: c.running, ExitCode: 1}},
 		Config:            c.config,
 	}, nil
 }

@@ -89,7 +89,7 @@ func runCreate(ctx context.Context, dockerCLI command.Cli, name string, opts cre
 	_, _ = fmt.Fprintf(dockerCLI.Err(), "branch of %s, ready after %s on %s:%d, owns %s\n", branch.SeedRef(),
 		ms(time.Since(started)), branch.HostIP, branch.Port, units.BytesSize(float64(branch.OwnedBytes)))
 	if branch.CowMode == contract.ModeEager && opts.cow != contract.CowOff {
-		_, _ = fmt.Fprintf(dockerCLI.Err(), "warning: each file that Postgres opens is copied: %s\n", branch.CowReason)
+		_, _ = fmt.Fprintf(dockerCLI.Err(), "warning: the branch is eager, each file that Postgres opens is copied: %s\n", branch.CowReason)
 	}
 	if opts.timings {
 		_, _ = fmt.Fprintf(dockerCLI.Err(), "volume %s, container create %s, start %s, ready %s\n",

@@ -132,7 +132,7 @@ type branchContext struct {
 func newBranchContext() *branchContext {
 	c := &branchContext{}
 	c.Header = formatter.SubHeaderContext{
-		"Branch": "BRANCH", "Seed": "SEED", "State": "STATE", "Cow": "COW", "CowReason": "COW REASON", "CopyUp": "COPY-UP",
+		"Branch": "BRANCH", "Seed": "SEED", "State": "STATE", "Cow": "COW", "CowReason": "COW REASON", "CowVia": "COW VIA", "CopyUp": "COPY-UP",
 		"Owned": "OWNED", "Port": "PORT", "Created": "CREATED", "CreatedAt": "CREATED AT",
 		"Container": "CONTAINER", "Image": "IMAGE", "Expires": "EXPIRES",
 	}
@@ -148,6 +148,7 @@ func (c *branchContext) State() string     { return c.b.State }
 func (c *branchContext) Cow() string       { return c.b.CowMode }
 func (c *branchContext) CowReason() string { return c.b.CowReason }
 func (c *branchContext) CopyUp() string    { return c.b.CopyUpMode }
+func (c *branchContext) CowVia() string    { return c.b.CowVia }
 func (c *branchContext) Owned() string     { return units.BytesSize(float64(c.b.OwnedBytes)) }
 func (c *branchContext) Container() string { return c.b.Container }
 func (c *branchContext) Image() string     { return c.b.Image }

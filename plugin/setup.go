@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pgbranch/docker-pgbranch/engine"
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
 
 func newSetupCommand(dockerCLI command.Cli) *cobra.Command {
@@ -47,6 +48,9 @@ func runSetup(ctx context.Context, dockerCLI command.Cli, opts engine.SetupOptio
 	}
 	if !changed {
 		_, _ = fmt.Fprintln(dockerCLI.Err(), "nothing to do")
+	}
+	if status.CowMode == contract.ModeEager {
+		_, _ = fmt.Fprintf(dockerCLI.Err(), "warning: branches on this engine are eager, each file that Postgres opens is copied: %s\n", status.CowReason)
 	}
 	_, err = fmt.Fprintf(dockerCLI.Out(), "pgoverlay %s is ready: data on %s (a first write to a table makes a %s of it), %s free of %s\n", status.Version,
 		status.FileSystem, status.CopyUpMode, units.BytesSize(float64(status.FreeBytes)), units.BytesSize(float64(status.TotalBytes)))

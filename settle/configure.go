@@ -30,7 +30,7 @@ func (s *settler) configure() error {
 	if err := files.editAuto(profile); err != nil {
 		return err
 	}
-	if err := files.write(profileConf, profileText(profile, s.req.DataDir)); err != nil {
+	if err := files.write(profileConf, profileText(profile, s.req.DataDir, cannotLoad())); err != nil {
 		return err
 	}
 	if err := editLogin(files); err != nil {

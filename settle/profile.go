@@ -96,7 +96,10 @@ func inProfile(profile []setting, name string) bool {
 // profileText is pgoverlay.conf of a cluster whose PGDATA is dataDir below the volume's root. What a branch
 // loads beyond the seed's own libraries is not said here but in a file that only a mounted branch has: a copy
 // of PGDATA elsewhere, as pg_basebackup makes one, would not start if it named a library that is not there.
-func profileText(profile []setting, dataDir string) string {
+//
+// cannotLoad says why the image's server could not load that library, which would keep it from starting; it is empty where
+// it can.
+func profileText(profile []setting, dataDir, cannotLoad string) string {
 	var b strings.Builder
 	b.WriteString("# pgoverlay.conf: what a branch sets otherwise than its source, and why.\n" +
 		"#\n" +
@@ -109,6 +112,10 @@ func profileText(profile []setting, dataDir string) string {
 			b.WriteString("\n# " + strings.ToUpper(why[:1]) + why[1:] + ".\n")
 		}
 		b.WriteString(s.name + " = " + quoteConf(s.value) + "\n")
+	}
+	if cannotLoad != "" {
+		b.WriteString("\n" + contract.NoPreloadMark + cannotLoad + "\n")
+		return b.String()
 	}
 	b.WriteString("\n# The volume of a branch adds the library that makes reads cost nothing.\n" +
 		"include_if_exists " + quoteConf(contract.FromDataDir(dataDir, path.Join(contract.RuntimeDir, contract.PreloadConf))) + "\n")

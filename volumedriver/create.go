@@ -103,6 +103,13 @@ func (d *Driver) createBranch(ctx context.Context, name string, o options) error
 	if err := d.checkFileSystem(named(contract.KindBranch, name)); err != nil {
 		return err
 	}
+	if o.cow == contract.CowFile {
+		d.checkKernel()
+		if why := d.engineEagerBecause(); why != "" {
+			return refuse(named(contract.KindBranch, name), "cannot be made with cow=file: "+why,
+				"leave it out to get an eager branch, which copies each file that Postgres opens")
+		}
+	}
 	m := &branchMeta{Format: storeFormat, Name: name, Asked: o.asked(), Cow: o.cow, TTL: o.ttl, Created: time.Now().UTC()}
 	if o.parent != "" {
 		return d.createBranchOfBranch(ctx, m, o)

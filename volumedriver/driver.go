@@ -37,6 +37,8 @@ type Config struct {
 	// Mounter is the kernel, or what stands for it in a test.
 	Mounter Mounter
 	Log     *slog.Logger
+	// SelfTest stands in a test for followsCopyUp, which needs a real overlay.
+	SelfTest func(merged string) error
 	// Step, where set, is called by name between the steps of an operation. It exists to
 	// crash there: what a restart then finds must be whole.
 	Step func(name string)
@@ -52,6 +54,7 @@ type Driver struct {
 	runtime *runtimeLayers
 	usage   *usageCache
 	probe   probeCache
+	kernel  kernelCheck
 	// locks serialises the verbs on one volume, by name. It is taken before mu.
 	locks keyLock
 
@@ -103,6 +106,7 @@ func (d *Driver) Background(ctx context.Context) {
 	if err := d.checkFileSystem("plugin"); err != nil {
 		d.log.Warn("the data root cannot hold branches", "error", err)
 	}
+	d.checkKernel()
 	d.runtime.load()
 	go d.sweepStaging(ctx)
 	go d.measureSeeds()
@@ -195,9 +199,10 @@ func (d *Driver) Get(name string) (Info, error) {
 	}
 	status := v.status()
 	status.Branches = d.branchesOf(v)
+	var seed *volume
 	if v.kind == contract.KindBranch {
 		// The CLI makes a branch's container from its seed's manifest, and asks once.
-		if seed := d.seedByID(v.branch.SeedID); seed != nil {
+		if seed = d.seedByID(v.branch.SeedID); seed != nil {
 			status.Manifest = seed.manifest
 		}
 	}
@@ -205,12 +210,12 @@ func (d *Driver) Get(name string) (Info, error) {
 	d.mu.Unlock()
 
 	status.OwnedBytes = d.usage.get(v, g)
-	d.describe(v, status)
+	d.describe(v, seed, status)
 	return Info{Name: v.name, Mountpoint: d.target(v), CreatedAt: v.created, Status: status}, nil
 }
 
 // describe adds to a Status what needs a look at the disk.
-func (d *Driver) describe(v *volume, status *contract.Status) {
+func (d *Driver) describe(v, seed *volume, status *contract.Status) {
 	status.CopyUpMode = d.probe.copyUpMode()
 	if v.kind != contract.KindBranch {
 		return
@@ -218,7 +223,9 @@ func (d *Driver) describe(v *volume, status *contract.Status) {
 	status.CowMode = contract.ModeLazyRW
 	if why := d.eagerBecause(v); why != "" {
 		status.CowMode, status.CowReason = contract.ModeEager, why
+		return
 	}
+	d.describeRun(v, seed, status)
 }
 
 // eagerBecause says why the plugin does not let a branch be lazy, empty where it does.
@@ -226,8 +233,17 @@ func (d *Driver) eagerBecause(v *volume) string {
 	if v.cow == contract.CowOff {
 		return "cow=off"
 	}
+	return d.engineEagerBecause()
+}
+
+// engineEagerBecause says why no branch on this engine can be lazy, empty where they
+// can.
+func (d *Driver) engineEagerBecause() string {
 	if err := d.runtime.shimMissing(); err != nil {
 		return "the plugin has no shim: " + err.Error()
+	}
+	if err := d.kernelVerdict(); err != nil {
+		return "the engine's kernel is not fit for lazyrw: " + err.Error()
 	}
 	return ""
 }

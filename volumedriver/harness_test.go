@@ -131,7 +131,7 @@ func newBench(t *testing.T) *bench {
 	b.cfg = Config{
 		DataRoot: filepath.Join(dir, "data"), MountRoot: filepath.Join(dir, "mnt"),
 		Version: "test", Shim: func() ([]byte, error) { return []byte("shim"), nil }, Agent: agent,
-		Mounter: b.m, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		SelfTest: func(string) error { return nil }, Mounter: b.m, Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	b.start()
 	t.Cleanup(func() { b.end() })

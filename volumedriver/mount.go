@@ -166,6 +166,7 @@ func (d *Driver) mountBranch(v *volume, target string) error {
 	if err := d.checkFileSystem(v.object()); err != nil {
 		return err
 	}
+	d.checkKernel()
 	plan, err := d.branchPlan(v)
 	if err != nil {
 		return err

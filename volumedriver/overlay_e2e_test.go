@@ -63,7 +63,7 @@ func realBench(t *testing.T, dir string) *bench {
 	assert.Equal(t, os.Geteuid(), 0, "this test mounts: run it as root")
 	b := newBench(t)
 	b.end()
-	b.cfg.DataRoot, b.cfg.Mounter = filepath.Join(dir, "pgoverlay"), KernelMounter{}
+	b.cfg.DataRoot, b.cfg.Mounter, b.cfg.SelfTest = filepath.Join(dir, "pgoverlay"), KernelMounter{}, nil
 	b.start()
 	t.Cleanup(func() {
 		assert.NilError(t, KernelMounter{}.Unmount(b.cfg.MountRoot))
@@ -159,7 +159,8 @@ func TestOverlayOptions(t *testing.T) {
 		}
 		seed := b.path(b.volume("shop@1").dir(), rootDir)
 		runtime := b.path(runtimeDir, b.d.runtime.id()+"-0")
-		for _, want := range []string{"lowerdir=" + seed + ":" + runtime, "index=on", "metacopy=on", "redirect_dir=on"} {
+		preload := b.path(runtimeDir, preloadPrefix+preloadID(preloadConf(b.volume("shop@1").manifest, true))+"-0")
+		for _, want := range []string{"lowerdir=" + seed + ":" + preload + ":" + runtime, "index=on", "metacopy=on", "redirect_dir=on"} {
 			assert.Check(t, slices.Contains(strings.Split(m.VFSOptions, ","), want), m.VFSOptions)
 		}
 		assert.Equal(t, readFile(t, filepath.Join(mountpoint, contract.RuntimeDir, contract.AgentFile)), "agent")

@@ -99,11 +99,13 @@ func (d *Driver) pluginStatus() (*contract.PluginStatus, error) {
 	if err := d.checkFileSystem("plugin"); err != nil {
 		d.log.Warn("the data root cannot hold branches", "error", err)
 	}
+	d.checkKernel()
 	s := &contract.PluginStatus{
 		Version: d.cfg.Version, Runtime: d.runtime.id(), StoreID: d.StoreID(),
 		FileSystem: fileSystemOf(d.store.path), CopyUpMode: d.probe.copyUpMode(), Kernel: kernelRelease(),
 		TotalBytes: int64(disk.Blocks) * disk.Bsize, FreeBytes: int64(disk.Bavail) * disk.Bsize,
 	}
+	s.CowMode, s.CowReason = d.cowOfEngine()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, v := range d.volumes {

@@ -81,6 +81,14 @@ const (
 	ModeEager  = "eager"
 )
 
+// Ways by which a branch's server loaded the shim, as a Status reports them.
+const (
+	ViaPreload = "LD_PRELOAD"
+	ViaLibrary = "shared_preload_libraries"
+	// ViaNone is of a server that runs without it.
+	ViaNone = "none"
+)
+
 // Copy-up modes of the data file system, as a Status reports them.
 const (
 	CopyUpCopy  = "copy"
@@ -107,6 +115,9 @@ const (
 	// PreloadConf is a configuration file below RuntimeDir, which the branch profile
 	// includes where it exists: it names the shim in shared_preload_libraries.
 	PreloadConf = "preload.conf"
+	// NoPreloadMark begins the line of the branch profile that says why it does not
+	// include PreloadConf.
+	NoPreloadMark = "# The image's server cannot load lazyrw: "
 	// EagerMark is a file below RuntimeDir whose presence tells the shim to copy
 	// nothing lazily, however it was loaded.
 	EagerMark = "eager"
@@ -157,8 +168,12 @@ type Status struct {
 	Parent string `json:"parent,omitempty"`
 	// CowMode is one of the Mode* constants; of a branch only.
 	CowMode string `json:"cowMode,omitempty"`
-	// CowReason says why a branch that may be lazy is not.
+	// CowReason says why a branch that may be lazy is not, or that nothing has proved it
+	// yet.
 	CowReason string `json:"cowReason,omitempty"`
+	// CowVia is how the branch's last server loaded the shim, one of the Via* constants,
+	// as that server noted it; empty before the first.
+	CowVia string `json:"cowVia,omitempty"`
 	// CopyUpMode is one of the CopyUp* constants.
 	CopyUpMode string `json:"copyUpMode,omitempty"`
 	// OwnedBytes is what the volume has allocated on disk and shares with nobody:
@@ -201,6 +216,10 @@ type PluginStatus struct {
 	FileSystem string `json:"fileSystem"`
 	CopyUpMode string `json:"copyUpMode,omitempty"`
 	Kernel     string `json:"kernel"`
+	// CowMode is what cow=auto comes to on this engine, and CowReason says why where that
+	// is less than lazyrw: the plugin tries at its start what lazyrw asks of the kernel.
+	CowMode   string `json:"cowMode,omitempty"`
+	CowReason string `json:"cowReason,omitempty"`
 	// TotalBytes and FreeBytes are of the data root's file system.
 	TotalBytes int64 `json:"totalBytes"`
 	FreeBytes  int64 `json:"freeBytes"`
