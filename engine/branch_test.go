@@ -234,7 +234,7 @@ func TestCowModeIsExplained(t *testing.T) {
 		"the shim is among them":          {via: "", mode: "lazyrw", cmd: []string{"-c", "shared_preload_libraries=.pgoverlay/lazyrw.so,x"}, want: "lazyrw"},
 		"proved":                          {via: "shared_preload_libraries", mode: "lazyrw", want: "lazyrw"},
 		"another preload":                 {via: "none", mode: "eager", env: []string{"LD_PRELOAD=/usr/lib/libjemalloc.so"}, want: "eager", reason: "libjemalloc"},
-		"not taken":                       {via: "none", mode: "eager", env: []string{"LD_PRELOAD=" + shim}, want: "eager", reason: "statically"},
+		"not taken":                       {via: "none", mode: "eager", env: []string{"LD_PRELOAD=" + shim}, want: "eager", reason: "static server"},
 		"another architecture":            {via: "none", mode: "eager", arch: "s390x", want: "eager", reason: "s390x"},
 		"asked for":                       {via: "", mode: "eager", want: "eager"},
 	} {

@@ -39,8 +39,8 @@ func (e *Engine) explainMode(ctx context.Context, b *Branch, c container.Inspect
 	case foreign != "":
 		b.CowReason = foreign
 	case named:
-		b.CowReason = "its container's LD_PRELOAD names the shim, and its server did not take it: is it linked statically, " +
-			"or does its file have a set-id bit or capabilities, which make the loader ignore LD_PRELOAD"
+		b.CowReason += " (the container's LD_PRELOAD names the shim: its entrypoint drops the variable, or the loader ignores it, " +
+			"as it does in a static server and in one whose file has set-id bits or capabilities)"
 	case preload != "":
 		b.CowReason += fmt.Sprintf(" (the container's LD_PRELOAD is %q)", preload)
 	}

@@ -172,21 +172,21 @@ func namesShim(preload string) bool {
 // after everything else.
 func (s serverFiles) bareReason(store *os.Root, seedDir string) string {
 	if dropsShim(inOpts(), s.read(optsFile)) {
-		return "its server was started with -c shared_preload_libraries, which drops the shim, and without LD_PRELOAD"
+		return "its server was started with -c shared_preload_libraries, which drops the shim, and LD_PRELOAD did not bring it"
 	}
 	if dropsShim(inConf(), s.read(autoConf)) {
-		return "ALTER SYSTEM SET shared_preload_libraries dropped the shim, and its container sets no LD_PRELOAD for it; undo that with ALTER SYSTEM RESET"
+		return "ALTER SYSTEM SET shared_preload_libraries dropped the shim, and LD_PRELOAD did not bring it; undo that with ALTER SYSTEM RESET"
 	}
 	profile, err := readRegular(store, path.Join(seedDir, profileConf), maxServerFile)
 	if _, why, ok := strings.Cut(string(profile), contract.NoPreloadMark); ok {
 		return "the image's server cannot load lazyrw: " + strings.TrimSpace(why)
 	}
 	if err == nil && !strings.Contains(string(profile), contract.PreloadConf) {
-		return "its container sets no LD_PRELOAD for the shim, and its seed was made before branches could load it otherwise; refresh the seed"
+		return "LD_PRELOAD did not bring the shim, and its seed was made before branches could load it otherwise; refresh the seed"
 	}
 	for _, name := range []string{"postgresql.conf", profileConf} {
 		if _, ok := s.stat(name); ok {
-			return fmt.Sprintf("its %s was changed and loads the shim no more, and its container sets no LD_PRELOAD for it", name)
+			return fmt.Sprintf("its %s was changed and loads the shim no more, and LD_PRELOAD did not bring it", name)
 		}
 	}
 	return "its server did not load the shim: is its image of another architecture than the engine?"

@@ -207,8 +207,8 @@ func TestEveryProcessHasTheShim(t *testing.T) {
 			byHand(t, name, seed)
 			runBranch(t, name, name+at, args...)
 			answers(t, name)
-			out := docker(t, "exec", "-u", "0", name, "sh", "-c", `for p in /proc/[0-9]*; do
-				[ "$(readlink $p/exe)" = "$(readlink -f "$(command -v postgres || ls /usr/lib/postgresql/*/bin/postgres)")" ] || continue
+			out := docker(t, "exec", "-u", "999", name, "sh", "-c", `for p in /proc/[0-9]*; do
+				case $(readlink $p/exe) in */postgres) ;; *) continue ;; esac
 				grep -q /.pgoverlay/lazyrw- $p/maps && echo with || echo "without: $(cat $p/comm)"; done 2>/dev/null`)
 			if strings.Contains(out, "without") || strings.Count(out, "with") < 5 {
 				t.Errorf("processes: %s", out)
