@@ -59,6 +59,7 @@ writable Postgres that shares the seed's files and stores only what it changes.
 		newListCommand(dockerCLI),
 		newInspectCommand(dockerCLI),
 		newDiskCommand(dockerCLI),
+		newMetricsCommand(dockerCLI),
 		newPsqlCommand(dockerCLI),
 		newURLCommand(dockerCLI),
 		newStopCommand(dockerCLI),

@@ -1,0 +1,326 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+const (
+	image = "postgres:17"
+	// prefix is of everything that a benchmark makes in the engine.
+	prefix   = "bench-"
+	password = "bench-password"
+)
+
+// Variants, as DESIGN's benchmarks name them.
+const (
+	Plain  = "A" // a plain volume that holds the same cluster
+	Eager  = "B" // a branch without the shim
+	Lazy   = "C" // a branch, on the engine's own disk
+	LazyXF = "D" // a branch on XFS with reflink, on a loop device
+	LazyBt = "E" // a branch on btrfs, on a loop device
+)
+
+var variantNames = map[string]string{
+	Plain: "plain volume", Eager: "branch, --cow off", Lazy: "branch, lazyrw, engine's disk",
+	LazyXF: "branch, lazyrw, XFS reflink (loop)", LazyBt: "branch, lazyrw, btrfs (loop)",
+}
+
+// disks are the file systems beside the engine's own, by variant.
+var disks = map[string][]string{
+	LazyXF: {"mkfs.xfs", "-q", "-f", "-m", "reflink=1"},
+	LazyBt: {"mkfs.btrfs", "-q", "-f"},
+}
+
+// Rig is the engine with what the benchmarks made in it.
+type Rig struct {
+	size Size
+	dir  string
+	// home is the data mount's source that the plugin has when nothing is measured, at
+	// where it is now.
+	home, at string
+	say      func(format string, args ...any)
+}
+
+// openRig takes the engine over. It moves the plugin's data root between disks, at which
+// docker forgets the labels of volumes elsewhere, so it refuses an engine with volumes
+// of anybody else.
+func openRig(dir string, size Size, say func(string, ...any)) (*Rig, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("the benchmarks mount loop devices and read device counters: run them as root on the engine's host")
+	}
+	if err := command("docker", "pgbranch", "setup"); err != nil {
+		return nil, err
+	}
+	list, err := output("docker", "volume", "ls", "-q", "--filter", "driver=pgoverlay:latest")
+	if err != nil {
+		return nil, err
+	}
+	for name := range strings.Lines(list) {
+		if !strings.HasPrefix(name, prefix) {
+			return nil, fmt.Errorf("the volume %s is not of the benchmarks, which move the plugin's data root: remove it, or use an engine of their own", strings.TrimSpace(name))
+		}
+	}
+	r := &Rig{size: size, dir: dir, say: say}
+	r.home, err = output("docker", "plugin", "inspect", "pgoverlay", "-f",
+		`{{range .Config.Mounts}}{{if eq .Name "data"}}{{.Source}}{{end}}{{end}}`)
+	r.at = r.home
+	return r, err
+}
+
+// dataFolder gives the source of the plugin's data mount for a variant, on a disk that
+// is made and mounted where need be.
+func (r *Rig) dataFolder(variant string) (string, error) {
+	mkfs, ok := disks[variant]
+	if !ok {
+		return r.home, nil
+	}
+	base := filepath.Join(r.dir, variant)
+	disk, at := base+".img", base+".mnt"
+	if err := os.MkdirAll(at, 0o755); err != nil {
+		return "", err
+	}
+	if exec.Command("mountpoint", "-q", at).Run() == nil {
+		return at, nil
+	}
+	if _, err := os.Stat(disk); err != nil {
+		if err := command("truncate", "-s", fmt.Sprint(r.size.DiskBytes), disk); err != nil {
+			return "", err
+		}
+		if err := command(mkfs[0], append(mkfs[1:], disk)...); err != nil {
+			return "", err
+		}
+	}
+	return at, command("mount", "-o", "loop", disk, at)
+}
+
+// use points the plugin at a variant's disk. Nothing may run on it.
+func (r *Rig) use(variant string) error {
+	at, err := r.dataFolder(variant)
+	if err != nil || at == r.at {
+		return err
+	}
+	return r.point(at)
+}
+
+func (r *Rig) point(at string) error {
+	for _, args := range [][]string{
+		{"plugin", "disable", "-f", "pgoverlay"},
+		{"plugin", "set", "pgoverlay", "data.source=" + at, "PGOVERLAY_STORE_ID="},
+		{"plugin", "enable", "pgoverlay"},
+	} {
+		if err := command("docker", args...); err != nil {
+			return err
+		}
+	}
+	r.at = at
+	return nil
+}
+
+// close puts the plugin back. Disks and seeds stay for the next session; remove drops
+// them.
+func (r *Rig) close() error {
+	if r.at == r.home {
+		return nil
+	}
+	// setup pins the data root's id again.
+	return errors.Join(r.point(r.home), command("docker", "pgbranch", "setup"))
+}
+
+func (r *Rig) remove() error {
+	var errs []error
+	for variant := range disks {
+		at := filepath.Join(r.dir, variant+".mnt")
+		if exec.Command("mountpoint", "-q", at).Run() == nil {
+			if err := r.use(variant); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			errs = append(errs, r.sweep(true), r.point(r.home), command("umount", at))
+		}
+		errs = append(errs, os.RemoveAll(filepath.Join(r.dir, variant+".img")), os.RemoveAll(at))
+	}
+	errs = append(errs, r.close(), r.sweep(true))
+	return errors.Join(errs...)
+}
+
+// sweep removes containers and branches of the benchmarks, and seeds, sources and plain
+// volumes too if all is set.
+func (r *Rig) sweep(all bool) error {
+	ids, err := output("docker", "ps", "-aq", "--filter", "name="+prefix)
+	if err != nil {
+		return err
+	}
+	for _, id := range strings.Fields(ids) {
+		if err := command("docker", "rm", "-f", "-v", id); err != nil {
+			return err
+		}
+	}
+	list, err := output("docker", "volume", "ls", "-q", "--filter", "name="+prefix)
+	if err != nil {
+		return err
+	}
+	var later []string
+	for _, name := range strings.Fields(list) {
+		if keep := strings.Contains(name, "@") || strings.HasPrefix(name, prefix+"plain-"); keep {
+			later = append(later, name)
+			continue
+		}
+		if err := command("docker", "volume", "rm", name); err != nil {
+			return err
+		}
+	}
+	if all {
+		for _, name := range later {
+			if err := command("docker", "volume", "rm", name); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// seed gives the seed of that size on the disk that is in use, made where it is missing.
+func (r *Rig) seed(kind string) (string, error) {
+	name := prefix + r.size.Name + "-" + kind
+	ref, err := output("docker", "pgbranch", "seed", "ls", "-q", "--filter", "name="+name)
+	if err != nil || ref != "" {
+		return strings.TrimSpace(ref), err
+	}
+	r.say("making the seed %s on %s", name, r.at)
+	source, err := r.source(kind)
+	if err != nil {
+		return "", err
+	}
+	return r.seedFrom(source, name)
+}
+
+func (r *Rig) seedFrom(source, name string) (string, error) {
+	cmd := exec.Command("docker", "pgbranch", "seed", "create", name, "--from", "postgres://postgres@"+source+"/bench",
+		"--network", prefix+"net", "--password-stdin", "--progress", "quiet")
+	cmd.Stdin = strings.NewReader(password + "\n")
+	out, err := cmd.Output()
+	if err != nil {
+		return "", commandError(err, "docker", cmd.Args[1:])
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// source gives a running server that holds a data set. It is kept for the session.
+func (r *Rig) source(kind string) (string, error) {
+	name := prefix + "source-" + kind
+	if state, _ := output("docker", "inspect", "-f", "{{.State.Running}}", name); state == "true" {
+		return name, nil
+	}
+	_ = exec.Command("docker", "rm", "-f", "-v", name).Run()
+	if exec.Command("docker", "network", "inspect", prefix+"net").Run() != nil {
+		if err := command("docker", "network", "create", prefix+"net"); err != nil {
+			return "", err
+		}
+	}
+	err := command("docker", "run", "-d", "--name", name, "--network", prefix+"net", "--shm-size", "1g",
+		"-e", "POSTGRES_PASSWORD="+password, "-e", "POSTGRES_DB=bench", image,
+		"postgres", "-c", "autovacuum=off", "-c", "fsync=off", "-c", "max_wal_size=16GB", "-c", "wal_level=replica")
+	if err != nil {
+		return "", err
+	}
+	for end := time.Now().Add(3 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		if exec.Command("docker", "exec", name, "pg_isready", "-q", "-h", "127.0.0.1", "-U", "postgres").Run() == nil {
+			break
+		}
+		if time.Now().After(end) {
+			return "", fmt.Errorf("the source %s does not come up", name)
+		}
+	}
+	r.say("filling the source %s", name)
+	cmd := exec.Command("docker", "exec", "-i", name, "bash", "-e", "-c", r.size.fill(kind))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("filling the source: %w\n%s", err, out)
+	}
+	return name, nil
+}
+
+// plainVolume gives a local volume with a copy of a seed's cluster, made anew if fresh
+// is set: the cluster that A runs is the settled one, bit by bit.
+func (r *Rig) plainVolume(kind string, fresh bool) (string, error) {
+	if err := r.use(Lazy); err != nil {
+		return "", err
+	}
+	ref, err := r.seed(kind)
+	if err != nil {
+		return "", err
+	}
+	name := prefix + "plain-" + r.size.Name + "-" + kind
+	if exec.Command("docker", "volume", "inspect", name).Run() == nil {
+		if !fresh {
+			return name, nil
+		}
+		if err := command("docker", "volume", "rm", name); err != nil {
+			return "", err
+		}
+	}
+	from, err := r.onDisk("seeds", ref)
+	if err != nil {
+		return "", err
+	}
+	if err := command("docker", "volume", "create", name); err != nil {
+		return "", err
+	}
+	return name, command("docker", "run", "--rm", "-u", "0", "--entrypoint", "bash", "-v", filepath.Join(from, "root")+":/from:ro",
+		"-v", name+":/to", image, "-c", "cp -a /from/. /to/ && sync -f /to")
+}
+
+// onDisk gives the folder of a branch or of a seed generation below the data root.
+func (r *Rig) onDisk(kind, name string) (string, error) {
+	metas, err := filepath.Glob(filepath.Join(r.at, "pgoverlay", kind, "*", "meta.json"))
+	if err != nil {
+		return "", err
+	}
+	for _, meta := range metas {
+		raw, err := os.ReadFile(meta)
+		if err != nil {
+			return "", err
+		}
+		var m struct {
+			Name       string
+			Generation int
+		}
+		if err := json.Unmarshal(raw, &m); err != nil {
+			return "", err
+		}
+		if kind == "seeds" {
+			m.Name = fmt.Sprintf("%s@%d", m.Name, m.Generation)
+		}
+		if m.Name == name {
+			return filepath.Dir(meta), nil
+		}
+	}
+	return "", fmt.Errorf("no %s/%s below %s", kind, name, r.at)
+}
+
+// command runs a program that must succeed.
+func command(name string, args ...string) error {
+	var errs bytes.Buffer
+	cmd := exec.Command(name, args...)
+	cmd.Stderr = &errs
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(errs.String()))
+	}
+	return nil
+}
+
+// commandError adds to an error of exec what the program said.
+func commandError(err error, name string, args []string) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(string(exit.Stderr)))
+	}
+	return fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+}
