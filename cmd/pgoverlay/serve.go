@@ -27,6 +27,9 @@ const (
 	envLog = "PGOVERLAY_LOG"
 )
 
+// step is called between the steps of the driver's operations; nil outside of tests.
+var step func(name string)
+
 func serve(args []string) int {
 	flags := flag.NewFlagSet("pgoverlay serve", flag.ContinueOnError)
 	data := flags.String("data", defaultData, "data root")
@@ -45,7 +48,7 @@ func serve(args []string) int {
 	driver, err := volumedriver.Open(volumedriver.Config{
 		DataRoot: *data, MountRoot: *mounts, StoreID: os.Getenv(contract.EnvStoreID),
 		Version: version, Shim: func() ([]byte, error) { return shim.Object(runtime.GOARCH) }, Agent: "/proc/self/exe",
-		Mounter: volumedriver.KernelMounter{}, Log: log,
+		Mounter: volumedriver.KernelMounter{}, Log: log, Step: step,
 	})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "pgoverlay:", err)
