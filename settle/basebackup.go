@@ -39,6 +39,7 @@ func runBaseBackup(ctx context.Context, in *input, ev *events) (contract.AgentEv
 	if err := in.request(&b.req); err != nil {
 		return answer, err
 	}
+	holdStage(b.req.Stage)
 	var err error
 	if b.src, err = parseSource(b.req.Source); err != nil {
 		return answer, err

@@ -80,6 +80,7 @@ func runSettle(ctx context.Context, in *input, ev *events) (contract.AgentEvent,
 	if err := in.request(&s.req); err != nil {
 		return contract.AgentEvent{}, err
 	}
+	holdStage(s.req.Stage)
 	if err := s.prepare(); err != nil {
 		return contract.AgentEvent{}, err
 	}

@@ -31,6 +31,9 @@ func (d *Driver) createBranchOfBranch(ctx context.Context, m *branchMeta, o opti
 	if parent.kind != contract.KindBranch {
 		return refuse(object, fmt.Sprintf("%q is no branch", o.parent), "give a branch, or use "+contract.OptSeed+"=NAME")
 	}
+	if parent.damage != nil {
+		return parent.refuseDamaged()
+	}
 	v := newBranch(m)
 	var seed *volume
 	err = d.reserve(v, func() error {
@@ -56,7 +59,7 @@ func (d *Driver) createBranchOfBranch(ctx context.Context, m *branchMeta, o opti
 
 // branchOff freezes the parent and builds the branch on what was frozen.
 func (d *Driver) branchOff(ctx context.Context, v, parent, seed *volume) error {
-	if d.isHeld(parent) || d.stillHeld(parent) {
+	if d.inUse(parent) {
 		return refuse(parent.object(), "a container is using it, and a branch can be made only of one at rest",
 			"stop it first; it is listed by: docker ps --filter volume="+parent.name)
 	}
@@ -67,7 +70,7 @@ func (d *Driver) branchOff(ctx context.Context, v, parent, seed *volume) error {
 	if err != nil {
 		return err
 	}
-	return d.buildBranch(v, path.Join(layersDir, layers[0], upperDir), "")
+	return d.buildBranch(ctx, v, path.Join(layersDir, layers[0], upperDir), "")
 }
 
 // freeze turns a branch's upper into a layer and gives the layers that the branch then
@@ -110,7 +113,11 @@ func (d *Driver) checkDepth(v, seed *volume) error {
 	for _, id := range v.branch.Layers {
 		plan.Lower = append(plan.Lower, d.store.host(layersDir, id, upperDir))
 	}
-	layers, err := d.runtime.layersOf(seed.manifest, d.eagerBecause(v) == "")
+	manifest, err := d.manifestOf(seed)
+	if err != nil {
+		return err
+	}
+	layers, err := d.runtime.layersOf(manifest, d.eagerBecause(v) == "")
 	if err != nil {
 		return err
 	}

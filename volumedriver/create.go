@@ -34,13 +34,16 @@ func (d *Driver) Create(ctx context.Context, name string, opts map[string]string
 		return d.sameOptions(v, o)
 	}
 	if o.kind == contract.KindStaging {
-		return d.createStaging(name, o)
+		return d.createStaging(ctx, name, o)
 	}
 	return d.createBranch(ctx, name, o)
 }
 
 // sameOptions refuses a create of a volume that exists with other options.
 func (d *Driver) sameOptions(v *volume, o options) error {
+	if v.damage != nil {
+		return v.refuseDamaged()
+	}
 	exists := refuse(v.object(), "exists already with other options",
 		"choose another name, or remove it first: docker volume rm "+v.name)
 	if v.kind != o.kind {
@@ -126,7 +129,7 @@ func (d *Driver) createBranch(ctx context.Context, name string, o options) error
 	if err != nil {
 		return err
 	}
-	err = d.buildBranch(v, path.Join(seed.dir(), rootDir), walHeadOf(seed.manifest))
+	err = d.buildBranch(ctx, v, path.Join(seed.dir(), rootDir), walHeadOf(seed.manifest))
 	d.settle(v, err)
 	if err != nil {
 		return failed(v.object(), "make it", err)
@@ -150,7 +153,7 @@ func (d *Driver) noSeed(object string, o options) error {
 
 // buildBranch makes a branch's folder, to lie on the layer top. meta.json comes last: without it the folder is
 // no branch, and is swept at the next start.
-func (d *Driver) buildBranch(v *volume, top, walHead string) error {
+func (d *Driver) buildBranch(ctx context.Context, v *volume, top, walHead string) error {
 	id, err := d.store.makeDir(branchesDir)
 	if err != nil {
 		return err
@@ -166,21 +169,29 @@ func (d *Driver) buildBranch(v *volume, top, walHead string) error {
 	if err == nil {
 		err = syncDir(d.store.root, branchesDir)
 	}
+	if err == nil {
+		// dockerd has given up, and has told its user that there is no branch.
+		err = context.Cause(ctx)
+	}
 	if err != nil {
 		return errors.Join(err, d.store.discard(v.dir()))
 	}
+	d.store.writeName(v.dir(), v.name)
 	return nil
 }
 
 // createStaging makes a staging volume: an empty root for a cluster, and the runtime
 // as a copy, because the container that fills it may write to all of it.
-func (d *Driver) createStaging(name string, o options) error {
+func (d *Driver) createStaging(ctx context.Context, name string, o options) error {
+	if err := d.checkFileSystem(named("volume", name)); err != nil {
+		return err
+	}
 	m := &stagingMeta{Format: storeFormat, Name: name, Seed: o.seed, Next: o.next, Created: time.Now().UTC()}
 	v := newStaging(m)
 	if err := d.reserve(v, func() error { return d.seedNameFree(v, m.Created) }); err != nil {
 		return err
 	}
-	err := d.buildStaging(v)
+	err := d.buildStaging(ctx, v)
 	d.settle(v, err)
 	if err != nil {
 		return failed(v.object(), "make it", err)
@@ -206,7 +217,7 @@ func (d *Driver) seedNameFree(v *volume, now time.Time) error {
 		if other.kind != contract.KindStaging || other == v || other.staging.Seed != seed {
 			continue
 		}
-		if age := now.Sub(other.created); other.held() || other.phase == creating || (age >= 0 && age < stagingGrace) {
+		if age := now.Sub(other.created); other.mounts.held() || other.phase == creating || (age >= 0 && age < stagingGrace) {
 			return refuse(v.object(), fmt.Sprintf("seed %q is being made in volume %q", seed, other.name),
 				"wait for it, or remove that volume: docker volume rm "+other.name)
 		}
@@ -214,16 +225,21 @@ func (d *Driver) seedNameFree(v *volume, now time.Time) error {
 	return nil
 }
 
-func (d *Driver) buildStaging(v *volume) error {
+func (d *Driver) buildStaging(ctx context.Context, v *volume) error {
 	id, err := d.store.makeDir(stagingDir)
 	if err != nil {
 		return err
 	}
 	d.setID(v, id)
 	d.step("create: folder made")
-	if err := d.fillStaging(v); err != nil {
+	err = d.fillStaging(v)
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
 		return errors.Join(err, d.store.discard(v.dir()))
 	}
+	d.store.writeName(v.dir(), v.name)
 	return syncDir(d.store.root, stagingDir)
 }
 

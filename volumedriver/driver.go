@@ -109,6 +109,7 @@ func (d *Driver) Background(ctx context.Context) {
 	d.checkKernel()
 	d.runtime.load()
 	go d.sweepStaging(ctx)
+	go d.mendNames()
 	go d.measureSeeds()
 	go d.probeCopyUp(ctx)
 	d.store.sweepTrash(ctx)
@@ -327,7 +328,7 @@ func (d *Driver) Path(name string) (string, error) {
 func (d *Driver) seedsHere() string {
 	seen := map[string]bool{}
 	for _, v := range d.volumes {
-		if v.kind == contract.KindSeed && v.phase == ready {
+		if v.kind == contract.KindSeed && v.phase == ready && v.damage == nil {
 			seen[v.seed.Name] = true
 		}
 	}
@@ -351,7 +352,7 @@ func (d *Driver) seedByID(id string) *volume {
 func (d *Driver) findSeed(name string, generation int) *volume {
 	var best *volume
 	for _, v := range d.volumes {
-		if v.kind != contract.KindSeed || v.phase != ready || v.seed.Name != name {
+		if v.kind != contract.KindSeed || v.phase != ready || v.damage != nil || v.seed.Name != name {
 			continue
 		}
 		if generation != 0 && v.seed.Generation != generation {

@@ -201,6 +201,14 @@ func (b *bench) names() []string {
 	return names
 }
 
+// mountAnswered mounts a volume as dockerd does that gets the answer.
+func (b *bench) mountAnswered(name, id string) {
+	b.t.Helper()
+	_, err := b.d.Mount(b.t.Context(), name, id)
+	assert.NilError(b.t, err)
+	b.d.Answered(name, id)
+}
+
 // volume gives the driver's own view of a volume.
 func (b *bench) volume(name string) *volume {
 	b.t.Helper()

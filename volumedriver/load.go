@@ -5,9 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
@@ -39,9 +42,19 @@ func (d *Driver) load() error {
 	for _, id := range d.store.list(draftDir) {
 		d.dropHalf(path.Join(draftDir, id))
 	}
+	entries, err := os.ReadDir(d.cfg.MountRoot)
+	if err != nil {
+		return failed("mounts below "+d.cfg.MountRoot, "list them", err)
+	}
 	for _, v := range d.volumes {
 		d.reconcile(v, mounted[v.id])
 		delete(mounted, v.id)
+	}
+	// rmdir spares what is mounted.
+	for _, e := range entries {
+		if isID(e.Name()) {
+			_ = unix.Rmdir(filepath.Join(d.cfg.MountRoot, e.Name()))
+		}
 	}
 	for name := range mounted {
 		if isID(name) {
@@ -54,62 +67,58 @@ func (d *Driver) load() error {
 // admit adds a volume that was read from the disk.
 func (d *Driver) admit(v *volume) {
 	if other := d.volumes[v.name]; other != nil {
-		d.log.Error("two volumes have one name; only one is served", "name", v.name, "serving", other.dir(), "not", v.dir())
-		return
+		v.damage = fmt.Errorf("another volume, in %s, has its name, %s", other.dir(), v.name)
+		v.name = damagedName(v.id)
+	}
+	if v.damage != nil {
+		d.log.Error("cannot use a volume; it is kept and can be removed", "volume", v.name, "path", v.dir(), "error", v.damage)
 	}
 	v.phase = ready
 	d.volumes[v.name] = v
-}
-
-// isDamaged tells whether metadata exists and cannot be used. What is damaged is
-// neither served nor deleted: a person decides.
-func (d *Driver) isDamaged(name string, format int, err error) bool {
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return false
-	case err == nil && format > storeFormat:
-		err = fmt.Errorf("has format %d, and this plugin knows up to %d", format, storeFormat)
-	}
-	if err != nil {
-		d.log.Error("cannot use what is there; it is kept and not served", "path", name, "error", err)
-	}
-	return err != nil
 }
 
 // loadSeed reads a seed generation, which exists once meta.json and root do.
 func (d *Driver) loadSeed(id string) {
 	dir := path.Join(seedsDir, id)
 	var m seedMeta
-	err := readMeta(d.store.root, path.Join(dir, metaFile), &m)
-	if d.isDamaged(dir, m.Format, err) {
-		return
-	}
-	if err != nil || !isDir(d.store.root, path.Join(dir, rootDir)) {
+	name, damage, half := d.readIdentity(dir, &m, &m.Format)
+	whole := isDir(d.store.root, path.Join(dir, rootDir))
+	if half || (!whole && d.store.readName(dir) == "") {
 		d.dropHalf(dir)
 		return
 	}
-	var manifest contract.Manifest
-	if err := readMeta(d.store.root, path.Join(dir, manifestFile), &manifest); err != nil {
-		d.log.Error("a seed has no usable manifest; it is kept and not served", "path", dir, "error", err)
-		return
+	if !whole {
+		damage = errors.Join(damage, errors.New(rootDir+" is missing"))
 	}
-	d.admit(newSeed(&m, &manifest))
+	var manifest *contract.Manifest
+	if err := readMeta(d.store.root, path.Join(dir, manifestFile), &manifest); err != nil {
+		damage, manifest = errors.Join(damage, err), nil
+	}
+	if damage != nil && (m.Name == "" || m.Generation < 1) {
+		m.Name, m.Generation = splitSeedVolume(name)
+	}
+	m.ID = id
+	v := newSeed(&m, manifest)
+	v.damage = damage
+	if m.Generation < 1 {
+		v.name = damagedName(id)
+	}
+	d.admit(v)
 }
 
 func (d *Driver) loadBranch(id string) {
 	dir := path.Join(branchesDir, id)
 	var m branchMeta
-	err := readMeta(d.store.root, path.Join(dir, metaFile), &m)
-	if d.isDamaged(dir, m.Format, err) {
-		return
-	}
-	if err != nil {
+	name, damage, half := d.readIdentity(dir, &m, &m.Format)
+	if half {
 		d.dropHalf(dir)
 		return
 	}
 	// The folder is the identity: a layer that was exchanged for a branch carries it.
-	m.ID = id
-	d.admit(newBranch(&m))
+	m.ID, m.Name = id, firstName(m.Name, name, id)
+	v := newBranch(&m)
+	v.damage = damage
+	d.admit(v)
 }
 
 // loadStaging reads a staging volume. Without its root it is what a seal left behind,
@@ -117,15 +126,18 @@ func (d *Driver) loadBranch(id string) {
 func (d *Driver) loadStaging(id string) {
 	dir := path.Join(stagingDir, id)
 	var m stagingMeta
-	err := readMeta(d.store.root, path.Join(dir, metaFile), &m)
-	if d.isDamaged(dir, m.Format, err) {
-		return
-	}
-	if err != nil || (d.sealedFrom(id) != nil && !isDir(d.store.root, path.Join(dir, stagingVolume, rootDir))) {
+	name, damage, half := d.readIdentity(dir, &m, &m.Format)
+	if half || (d.sealedFrom(id) != nil && !isDir(d.store.root, path.Join(dir, stagingVolume, rootDir))) {
 		d.dropHalf(dir)
 		return
 	}
-	d.admit(newStaging(&m))
+	m.ID, m.Name = id, firstName(m.Name, name, id)
+	v := newStaging(&m)
+	v.damage = damage
+	if info, err := d.store.root.Lstat(dir); damage != nil && err == nil {
+		v.created = info.ModTime() // for the sweep of what is stale
+	}
+	d.admit(v)
 }
 
 // sealedFrom gives the seed that a staging volume became, by the id of that. d.mu must
@@ -147,6 +159,11 @@ func (d *Driver) dropLayers() {
 	d.mu.Lock()
 	for _, v := range d.volumes {
 		if v.kind == contract.KindBranch {
+			if v.damage != nil && v.branch.SeedID == "" {
+				// Nobody knows which layers it stands on.
+				d.mu.Unlock()
+				return
+			}
 			for _, id := range v.branch.Layers {
 				used[id] = true
 			}
@@ -178,16 +195,28 @@ func (d *Driver) reconcile(v *volume, mounted bool) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		d.log.Warn("cannot read the mount counts", "volume", v.name, "error", err)
 	}
-	if mounted {
-		// Without a count it may still be in use, if a full disk kept the count from being
-		// saved. It stays for the next Mount to use and the next Unmount to end.
-		v.refs = m.Refs
+	v.mounts = m
+	if !mounted {
+		d.dropRefs(v)
 		return
 	}
-	if len(m.Refs) > 0 {
-		d.saveRefs(v, nil)
+	// Without any count it may still be in use, if a full disk kept the count from being
+	// saved. It stays for the next Mount to use and the next Unmount to end.
+	left := m.settled()
+	if !m.Ending && (len(m.Open) == 0 || left.held()) {
+		if len(m.Open) > 0 {
+			d.editMounts(v, func(m *mountsMeta) { *m = left })
+		}
+		return
 	}
-	d.unmountTarget(v.id, false)
+	d.log.Info("ending what a request left that the plugin died in", "volume", v.name)
+	if v.kind == contract.KindBranch && d.stillHeld(v) {
+		// The answer to a Mount was sent after all.
+		d.editMounts(v, func(m *mountsMeta) { m.Open = nil })
+		return
+	}
+	d.unmountTarget(v.id, true)
+	d.dropRefs(v)
 }
 
 // dropOrphan unmounts what belongs to no volume.
@@ -234,7 +263,7 @@ func (d *Driver) staleStaging(now time.Time) []string {
 	d.mu.Lock()
 	var idle []*volume
 	for _, v := range d.volumes {
-		if v.kind == contract.KindStaging && v.phase == ready && !v.held() && now.Sub(v.created) > stagingLife {
+		if v.kind == contract.KindStaging && v.phase == ready && !v.mounts.held() && now.Sub(v.created) > stagingLife {
 			idle = append(idle, v)
 		}
 	}

@@ -89,13 +89,6 @@ type stagingMeta struct {
 	Created time.Time `json:"created"`
 }
 
-// mountsMeta is mounts.json: how often each of Docker's mount ids holds the volume.
-// It only matters while the kernel that holds the mounts is up, so it is written
-// without fsync.
-type mountsMeta struct {
-	Refs map[string]int `json:"refs"`
-}
-
 // newID gives a fresh opaque id: 16 hex digits, short since every overlay mount
 // carries several in its one page of options.
 func newID() string {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
 	"path"
 
@@ -18,30 +17,34 @@ import (
 // Mount mounts a volume for Docker's mount id and gives the mountpoint. It counts: the
 // volume stays mounted until every Mount of every id has had its Unmount. If the
 // context has ended when the mount is done, dockerd has given up and will not send an
-// Unmount, so the mount is undone.
+// Unmount, so the mount is undone. The count is open until Answered.
 func (d *Driver) Mount(ctx context.Context, name, id string) (string, error) {
 	v, unlock, err := d.lockVolume(ctx, name)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if v == nil {
-		if d.isTicket(name) {
-			return "", refuse(named("ticket", name), "cannot be mounted", "remove it: docker volume rm "+name)
-		}
-		return "", notFound(name)
-	}
-	if v.kind == contract.KindSeed {
-		return "", refuse(v.object(), "a sealed seed is never mounted itself",
-			"make a branch of it: docker volume create -d "+contract.DriverName+" -o seed="+v.name+" NAME")
-	}
-	if err := d.ensureMounted(v); err != nil {
-		d.setErr(v, err)
+	if err := d.mountable(v, name); err != nil {
 		return "", err
 	}
-	d.step("mount: mounted")
-	d.addRef(v, id, 1)
+	mounted, err := d.mounter.Mounted(d.target(v))
+	if err != nil {
+		return "", failed(v.object(), "look at its mountpoint", err)
+	}
+	if !mounted {
+		// Whoever is counted has lost the mount.
+		d.dropRefs(v)
+	}
+	d.addRef(v, id)
 	d.step("mount: counted")
+	if !mounted {
+		if err := d.mountVolume(v); err != nil {
+			d.dropRefs(v)
+			d.setErr(v, err)
+			return "", err
+		}
+	}
+	d.step("mount: mounted")
 	if ctx.Err() != nil {
 		d.release(v, id)
 		return "", failed(v.object(), "mount it in time", ctx.Err())
@@ -50,26 +53,44 @@ func (d *Driver) Mount(ctx context.Context, name, id string) (string, error) {
 	return d.target(v), nil
 }
 
+// mountable refuses what cannot be mounted at all.
+func (d *Driver) mountable(v *volume, name string) error {
+	switch {
+	case v == nil && d.isTicket(name):
+		return refuse(named("ticket", name), "cannot be mounted", "remove it: docker volume rm "+name)
+	case v == nil:
+		return notFound(name)
+	case v.kind == contract.KindSeed:
+		return refuse(v.object(), "a sealed seed is never mounted itself",
+			"make a branch of it: docker volume create -d "+contract.DriverName+" -o seed="+v.name+" NAME")
+	case v.damage != nil:
+		return v.refuseDamaged()
+	}
+	return nil
+}
+
 // Unmount takes back one Mount of that id, and unmounts after the last. It never
 // fails: dockerd only logs the error, keeps the id active, and would count wrong from
-// then on (daemon/volumes_unix.go).
+// then on (daemon/volumes_unix.go). It goes on where dockerd has given up, since that
+// sends no other.
 func (d *Driver) Unmount(ctx context.Context, name, id string) {
-	v, unlock, err := d.lockVolume(ctx, name)
-	if err != nil || v == nil || v.kind == contract.KindSeed {
-		d.log.Debug("unmount of nothing", "volume", name, "id", id, "error", err)
-		if unlock != nil {
-			unlock()
-		}
+	v, unlock, err := d.lockVolume(context.WithoutCancel(ctx), name)
+	if err != nil {
+		d.log.Error("cannot unmount", "volume", name, "error", err)
 		return
 	}
 	defer unlock()
+	if v == nil || v.kind == contract.KindSeed {
+		d.log.Debug("unmount of nothing", "volume", name, "id", id)
+		return
+	}
 	d.release(v, id)
 }
 
 // release takes back one mount of an id, and unmounts what nobody holds any more. The
 // volume's lock must be held.
 func (d *Driver) release(v *volume, id string) {
-	if d.addRef(v, id, -1) {
+	if d.takeRef(v, id) {
 		return
 	}
 	d.step("unmount: counted")
@@ -77,66 +98,16 @@ func (d *Driver) release(v *volume, id string) {
 		d.log.Error("cannot unmount", "volume", v.name, "error", err)
 		d.setErr(v, err)
 	}
+	d.step("unmount: unmounted")
 }
 
-// addRef changes the count of an id, saves the counts, and reports whether any id
-// holds the volume now. The volume's lock must be held.
-func (d *Driver) addRef(v *volume, id string, by int) (held bool) {
-	d.mu.Lock()
-	refs := maps.Clone(v.refs)
-	if refs == nil {
-		refs = map[string]int{}
-	}
-	if refs[id] += by; refs[id] <= 0 {
-		delete(refs, id)
-	}
-	v.refs = refs
-	held = v.held()
-	d.mu.Unlock()
-	d.saveRefs(v, refs)
-	return held
-}
-
-// saveRefs writes the counts, as well as that can be done: on a full disk they are lost
-// with this process, and a restart takes the truth from the kernel.
-func (d *Driver) saveRefs(v *volume, refs map[string]int) {
-	if err := replaceFile(d.store.root, path.Join(v.dir(), mountsFile), mountsMeta{Refs: refs}, false); err != nil {
-		d.log.Warn("cannot save the mount counts", "volume", v.name, "error", err)
-	}
-}
-
-// dropRefs forgets every count. The volume's lock must be held.
-func (d *Driver) dropRefs(v *volume) {
-	d.mu.Lock()
-	had := len(v.refs) > 0
-	v.refs = nil
-	d.mu.Unlock()
-	if had {
-		d.saveRefs(v, nil)
-	}
-}
-
-// isHeld reports whether any id holds the volume.
-func (d *Driver) isHeld(v *volume) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return v.held()
-}
-
-// ensureMounted mounts a volume where it is not mounted already. The volume's lock
-// must be held.
-func (d *Driver) ensureMounted(v *volume) error {
+// mountVolume mounts a volume that is not mounted. The volume's lock must be held.
+func (d *Driver) mountVolume(v *volume) error {
 	target := d.target(v)
-	mounted, err := d.mounter.Mounted(target)
-	if err != nil {
-		return failed(v.object(), "look at its mountpoint", err)
-	}
-	if mounted {
-		return nil
-	}
 	if err := os.Mkdir(target, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return failed(v.object(), "make its mountpoint", err)
 	}
+	var err error
 	if v.kind == contract.KindStaging {
 		err = d.mountStaging(v, target)
 	} else {
@@ -144,11 +115,8 @@ func (d *Driver) ensureMounted(v *volume) error {
 	}
 	if err != nil {
 		removeMountpoint(target, d.log)
-		return err
 	}
-	// The mount is new, so whoever was counted has lost theirs.
-	d.dropRefs(v)
-	return nil
+	return err
 }
 
 func (d *Driver) mountStaging(v *volume, target string) error {
@@ -188,7 +156,14 @@ func (d *Driver) mountBranch(v *volume, target string) error {
 			return failed(v.object(), "drop files of another plugin version", err)
 		}
 	}
-	return d.mountOverlay(v, plan, target)
+	if err := d.mountOverlay(v, plan, target); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	// It is saved with the next count, at the latest when the Mount is answered.
+	v.mounts.Runtime = plan.runtime
+	d.mu.Unlock()
+	return nil
 }
 
 func (d *Driver) mountOverlay(v *volume, plan overlayPlan, target string) error {
@@ -210,8 +185,12 @@ func (d *Driver) branchPlan(v *volume) (overlayPlan, error) {
 		return overlayPlan{}, refuse(v.object(), fmt.Sprintf("its seed %s is missing from the data root", seedVolume(m.Seed, m.Generation)),
 			"the plugin's log says why: journalctl -u docker")
 	}
+	manifest, err := d.manifestOf(seed)
+	if err != nil {
+		return overlayPlan{}, failed(v.object(), "find out about its seed", err)
+	}
 	lazy := d.eagerBecause(v) == ""
-	layers, err := d.runtime.layersOf(seed.manifest, lazy)
+	layers, err := d.runtime.layersOf(manifest, lazy)
 	if err != nil {
 		return overlayPlan{}, failed(v.object(), "make the layers with the shim and the agent", err)
 	}
@@ -228,7 +207,7 @@ func (d *Driver) branchPlan(v *volume) (overlayPlan, error) {
 			return overlayPlan{}, refuse(v.object(), dir+" is missing from the data root", "make the branch again")
 		}
 	}
-	plan := overlayPlan{Upper: d.store.host(upper), Work: d.store.host(work), preload: preloadID(preloadConf(seed.manifest, lazy))}
+	plan := overlayPlan{Upper: d.store.host(upper), Work: d.store.host(work), preload: preloadID(preloadConf(manifest, lazy)), runtime: layers}
 	for _, dir := range dirs {
 		plan.Lower = append(plan.Lower, d.store.host(dir))
 	}
@@ -250,32 +229,4 @@ func removeMountpoint(target string, log *slog.Logger) {
 	if err := unix.Rmdir(target); err != nil && !errors.Is(err, unix.ENOENT) {
 		log.Warn("cannot remove a mountpoint", "target", target, "error", err)
 	}
-}
-
-// stillHeld reports whether anything outside the plugin's own mounts uses a branch: it
-// unmounts the branch and mounts it again, which with index=on fails with EBUSY as
-// long as any mount namespace holds the upper (fs/overlayfs/super.c, ovl_get_upper).
-// That tells a lost Unmount from a container that runs. Any other error says nothing
-// and counts as not held. The volume's lock must be held.
-func (d *Driver) stillHeld(v *volume) bool {
-	if err := d.unmount(v); err != nil {
-		d.log.Error("cannot unmount", "volume", v.name, "error", err)
-		return true
-	}
-	plan, err := d.branchPlan(v)
-	if err != nil {
-		d.log.Debug("no probe", "volume", v.name, "error", err)
-		return false
-	}
-	target := d.target(v)
-	if err := os.Mkdir(target, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		d.log.Warn("no probe", "volume", v.name, "error", err)
-		return false
-	}
-	err = d.mounter.Overlay(plan.probe(), target)
-	if err == nil {
-		err = d.mounter.Unmount(target)
-	}
-	removeMountpoint(target, d.log)
-	return errors.Is(err, unix.EBUSY)
 }

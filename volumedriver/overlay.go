@@ -24,6 +24,8 @@ type overlayPlan struct {
 
 	// preload identifies the preload configuration among the lower layers.
 	preload string
+	// runtime are the runtime layers among them, as folders below the data root.
+	runtime []string
 }
 
 // probe gives the plan of a Probe.

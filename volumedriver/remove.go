@@ -28,6 +28,9 @@ func (d *Driver) Remove(ctx context.Context, name string) error {
 	}
 	err = d.removable(v)
 	d.step("remove: permitted")
+	if err == nil && ctx.Err() != nil {
+		err = failed(v.object(), "remove it in time", ctx.Err())
+	}
 	if err == nil {
 		if err = d.store.discard(v.dir()); err != nil {
 			err = failed(v.object(), "remove it", err)
@@ -52,6 +55,12 @@ func (d *Driver) beginRemoval(v *volume) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if v.kind == contract.KindSeed {
+		for _, b := range d.volumes {
+			if b.kind == contract.KindBranch && b.branch.SeedID == "" && b.damage != nil {
+				return refuse(v.object(), fmt.Sprintf("branch %q may stand on it, whose metadata cannot be read", b.name),
+					"see to that one first: docker volume inspect "+b.name)
+			}
+		}
 		if names := d.branchesOf(v); len(names) > 0 {
 			return refuse(v.object(), standOn(names),
 				"remove them first: docker pgbranch rm "+joinArgs(names))
@@ -76,13 +85,14 @@ func (d *Driver) endRemoval(v *volume, err error) {
 func (d *Driver) removable(v *volume) error {
 	switch v.kind {
 	case contract.KindBranch:
-		if d.stillHeld(v) {
+		if d.inUse(v) {
 			return refuse(v.object(), "a container is using it",
 				"stop it first; it is listed by: docker ps --filter volume="+v.name)
 		}
-		d.dropRefs(v)
 	case contract.KindStaging:
-		if d.isHeld(v) {
+		// A bind mount cannot be probed. The agent that fills the volume has a lock on it, and
+		// a container of somebody else's making is Docker's to refuse for.
+		if d.isHeld(v) && isLocked(d.store.host(v.dir()), stagingVolume) {
 			return refuse(v.object(), "a container is filling it",
 				"stop it first; it is listed by: docker ps --filter volume="+v.name)
 		}

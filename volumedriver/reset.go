@@ -25,7 +25,7 @@ func (d *Driver) reset(ctx context.Context, name string) error {
 	if v.kind != contract.KindBranch {
 		return refuse(v.object(), "is no branch", "only a branch can be reset")
 	}
-	err = d.resetBranch(v)
+	err = d.resetBranch(ctx, v)
 	d.setErr(v, err)
 	if err == nil {
 		d.usage.forget(v.id)
@@ -34,8 +34,11 @@ func (d *Driver) reset(ctx context.Context, name string) error {
 	return err
 }
 
-func (d *Driver) resetBranch(v *volume) error {
-	if d.isHeld(v) || d.stillHeld(v) {
+func (d *Driver) resetBranch(ctx context.Context, v *volume) error {
+	if v.damage != nil {
+		return v.refuseDamaged()
+	}
+	if d.inUse(v) {
 		return refuse(v.object(), "a container is using it",
 			"stop it first; it is listed by: docker ps --filter volume="+v.name)
 	}
@@ -52,6 +55,9 @@ func (d *Driver) resetBranch(v *volume) error {
 		return failed(v.object(), "reset it", err)
 	}
 	top, walHead := ground(&meta, seed)
+	if ctx.Err() != nil {
+		return failed(v.object(), "reset it in time", errors.Join(ctx.Err(), d.store.discard(path.Join(draftDir, id))))
+	}
 	if err := d.exchangeBranch(v, &meta, draftDir, id, top, walHead); err != nil {
 		return failed(v.object(), "reset it", err)
 	}
@@ -84,6 +90,7 @@ func (d *Driver) exchangeBranch(v *volume, meta *branchMeta, where, id, top, wal
 	err := d.store.makeUpper(draft, top, walHead)
 	if err == nil {
 		err = writeMeta(root, path.Join(draft, metaFile), meta)
+		d.store.writeName(draft, meta.Name)
 	}
 	d.step("exchange: built")
 	if err == nil {

@@ -69,6 +69,9 @@ func (d *Driver) sealedAs(stagingName string) string {
 }
 
 func (d *Driver) sealVolume(ctx context.Context, v *volume) (*volume, error) {
+	if v.damage != nil {
+		return nil, v.refuseDamaged()
+	}
 	if d.isHeld(v) {
 		return nil, refuse(v.object(), "a container is still using it", "stop it, then seal again")
 	}
@@ -217,6 +220,7 @@ func (d *Driver) commitSeed(v, seed *volume, manifest []byte) (err error) {
 		return err
 	}
 	d.step("seal: root moved")
+	d.store.writeName(seed.dir(), seed.name)
 	// From here on it is a seed: an error must not undo it.
 	if err := errors.Join(syncDir(root, seed.dir()), syncDir(root, v.tree())); err != nil {
 		d.log.Error("cannot sync a seal", "seed", seed.name, "error", err)

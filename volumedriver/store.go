@@ -192,8 +192,10 @@ func (s *store) discard(name string) error {
 	case !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EDQUOT):
 		return err
 	}
-	if err := s.root.Remove(path.Join(name, metaFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	for _, file := range []string{nameLink, metaFile} {
+		if err := s.root.Remove(path.Join(name, file)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
 	go func() {
 		if err := s.root.RemoveAll(name); err != nil {

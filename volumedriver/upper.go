@@ -27,9 +27,10 @@ const (
 	maxWALScan = 32 << 20
 )
 
-// walHeadOf is the path of a seed's WAL head below its root, empty without one.
+// walHeadOf is the path of a seed's WAL head below its root, empty without one and for a
+// seed without a usable manifest.
 func walHeadOf(m *contract.Manifest) string {
-	if m.WALHead == "" {
+	if m == nil || m.WALHead == "" {
 		return ""
 	}
 	return path.Join(m.DataDir, m.WALHead)

@@ -38,10 +38,13 @@ type volume struct {
 	manifest *contract.Manifest
 
 	phase phase
-	// refs counts mounts by Docker's mount id. `docker cp` on a running container sends
-	// Mount and Unmount with the id of the container's live mount (moby#47964), so a set
-	// of ids would unmount under Postgres.
-	refs map[string]int
+	// mounts says who holds the volume. It counts by Docker's mount id: `docker cp` on a
+	// running container sends Mount and Unmount with the id of the container's live mount
+	// (moby#47964), so a set of ids would unmount under Postgres. Its maps never change.
+	mounts mountsMeta
+	// damage is why the volume's metadata cannot be used, nil where it can. Of a damaged
+	// volume only the name and the folder are certain.
+	damage error
 	// lastErr is the last error met with this volume, empty after a success.
 	lastErr string
 }
@@ -73,20 +76,13 @@ func (v *volume) tree() string {
 // object is how errors name the volume.
 func (v *volume) object() string { return named(v.kind, v.name) }
 
-// held reports whether any mount id holds the volume. Driver.mu must be held.
-func (v *volume) held() bool {
-	for _, n := range v.refs {
-		if n > 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // status is what `docker volume inspect` shows, without what other volumes and the
 // disk add. Driver.mu must be held.
 func (v *volume) status() *contract.Status {
-	s := &contract.Status{Kind: v.kind, Mounted: v.held(), LastError: v.lastErr}
+	s := &contract.Status{Kind: v.kind, Mounted: v.mounts.held(), LastError: v.lastErr}
+	if v.damage != nil {
+		s.Damaged, s.LastError = true, v.damage.Error()
+	}
 	switch v.kind {
 	case contract.KindSeed:
 		s.Seed, s.Generation, s.Manifest = v.seed.Name, v.seed.Generation, v.manifest

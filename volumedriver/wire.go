@@ -79,8 +79,22 @@ func (w *wire) route(h sdk.Handler, name string, serve verb) {
 			sdk.EncodeResponse(rw, protocol.NewErrorResponse(err.Error()), true)
 			return
 		}
-		sdk.EncodeResponse(rw, answer, false)
+		after, ok := answer.(sent)
+		if !ok {
+			sdk.EncodeResponse(rw, answer, false)
+			return
+		}
+		sdk.EncodeResponse(rw, after.answer, false)
+		if http.NewResponseController(rw).Flush() == nil {
+			after.then()
+		}
 	})
+}
+
+// sent is an answer with what is to be done once it is on its way.
+type sent struct {
+	answer any
+	then   func()
 }
 
 // errHangUp ends a request without an answer. That is the only thing that dockerd
@@ -121,7 +135,10 @@ func (w *wire) mount(r *http.Request, body []byte) (any, error) {
 		return nil, err
 	}
 	mountpoint, err := w.driver.Mount(r.Context(), req.Name, req.ID)
-	return protocol.MountResponse{Mountpoint: mountpoint}, err
+	if err != nil {
+		return nil, err
+	}
+	return sent{protocol.MountResponse{Mountpoint: mountpoint}, func() { w.driver.Answered(req.Name, req.ID) }}, nil
 }
 
 func (w *wire) unmount(r *http.Request, body []byte) (any, error) {

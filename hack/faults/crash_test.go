@@ -72,12 +72,7 @@ func TestThePluginDiesAtEveryStep(t *testing.T) {
 			prepare: func(r *rig) []string {
 				staging := fresh("s")
 				r.create(staging, "staging="+fresh("other"))
-				r.docker("run", "--rm", "--network", "none", "--entrypoint", "bash", "-v", staging+":/stage", "-v", r.branch()+":/b:ro", testImage, "-c", `
-set -e; rm -rf /stage/root; cp -a /b /stage/root; rm -rf /stage/root/.pgoverlay; cd /stage/root
-bin=$(echo /usr/lib/postgresql/*/bin)
-cat >/stage/manifest.json <<EOF
-{"format":1,"major":17,"mountPath":"/var/lib/postgresql/data","dataDir":".","uid":$(id -u postgres),"gid":$(id -g postgres)}
-EOF`)
+				r.fill(staging)
 				return createArgs(fresh("tk"), "op=seal", "volume="+staging)
 			},
 		},

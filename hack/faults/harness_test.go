@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"slices"
@@ -215,6 +216,18 @@ func (r *rig) branch() string {
 	name := fresh("b")
 	r.create(name, "seed="+seedName)
 	return name
+}
+
+// fill puts a copy of the shared seed's cluster into a staging volume, from outside.
+func (r *rig) fill(staging string) {
+	r.t.Helper()
+	root := r.Store("staging", r.idsByName()[staging], "volume/root")
+	r.ok(os.Remove(root))
+	out, err := exec.Command("cp", "-a", shared.seedRoot, root).CombinedOutput()
+	assert.NilError(r.t, err, "%s", out)
+	manifest, err := os.ReadFile(filepath.Join(filepath.Dir(shared.seedRoot), "manifest.json"))
+	r.ok(err)
+	r.ok(os.WriteFile(filepath.Join(filepath.Dir(root), "manifest.json"), manifest, 0o644))
 }
 
 func (r *rig) status(name string) contract.Status {

@@ -185,6 +185,9 @@ type Status struct {
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
 	// LastError is the last error that the plugin met with this volume.
 	LastError string `json:"lastError,omitempty"`
+	// Damaged says that the volume's metadata cannot be read: it can be removed, and
+	// nothing else. LastError says what is wrong.
+	Damaged bool `json:"damaged,omitempty"`
 	// Branches are the names of the branches that stand on this seed generation, or
 	// on this branch.
 	Branches []string `json:"branches,omitempty"`
