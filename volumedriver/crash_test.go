@@ -316,6 +316,24 @@ func TestFileSystemIsProbed(t *testing.T) {
 	assert.Equal(t, len(entries), 0)
 }
 
+// TestUnfitFileSystems refuses by name what no mount shows as well: the kernels of this
+// project's tests have no NFS, 9p or virtiofs to mount.
+func TestUnfitFileSystems(t *testing.T) {
+	for kind, want := range map[int64]string{0x6969: "nfs", 0x01021997: "9p", 0x65735546: "virtiofs", 0x01021994: "tmpfs", 0x794c7630: "overlay"} {
+		b := newBench(t)
+		b.seal("shop")
+		b.d.probe = probeCache{}
+		b.m.fsType = kind
+		for _, opts := range [][]string{{"seed", "shop"}, {"staging", "other"}, {"branch", "b0"}} {
+			err := b.create("v1", opts...)
+			assert.Check(t, is.ErrorContains(err, want+", which cannot hold branches"))
+			assert.Check(t, is.ErrorContains(err, "move it to ext4, XFS or btrfs"))
+			b.absent("v1")
+		}
+		assert.Equal(t, len(b.names()), 1, "what is there stays listed")
+	}
+}
+
 // TestSweeperSparesWorkUnderWay resets branches while others are removed.
 func TestSweeperSparesWorkUnderWay(t *testing.T) {
 	b := newBench(t)

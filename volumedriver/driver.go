@@ -108,6 +108,7 @@ func (d *Driver) Background(ctx context.Context) {
 	}
 	d.checkKernel()
 	d.runtime.load()
+	go d.sweepRuntime()
 	go d.sweepStaging(ctx)
 	go d.mendNames()
 	go d.measureSeeds()

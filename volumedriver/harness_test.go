@@ -28,12 +28,14 @@ type dummyMounter struct {
 	held map[string]bool
 	// fail is the error of the next mounts.
 	fail error
+	// fsType is what Type gives.
+	fsType int64
 	// sharedUppers lets an upper be mounted twice, as a kernel without index would.
 	sharedUppers bool
 }
 
 func newDummyMounter() *dummyMounter {
-	return &dummyMounter{mounts: map[string]string{}, plans: map[string]overlayPlan{}, held: map[string]bool{}}
+	return &dummyMounter{mounts: map[string]string{}, plans: map[string]overlayPlan{}, held: map[string]bool{}, fsType: unix.EXT4_SUPER_MAGIC}
 }
 
 func (m *dummyMounter) Overlay(plan overlayPlan, target string) error {
@@ -85,6 +87,12 @@ func (m *dummyMounter) Mounted(target string) (bool, error) {
 	defer m.mu.Unlock()
 	_, ok := m.mounts[target]
 	return ok, nil
+}
+
+func (m *dummyMounter) Type(string) (int64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fsType, nil
 }
 
 func (m *dummyMounter) Below(dir string) (map[string]bool, error) {

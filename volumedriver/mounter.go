@@ -14,6 +14,8 @@ type Mounter interface {
 	// Mounted reports whether something is mounted at target; a target that does not
 	// exist is not mounted.
 	Mounted(target string) (bool, error)
+	// Type gives the type of the file system at path, as statfs(2) has it in f_type.
+	Type(path string) (int64, error)
 	// Below lists what is mounted right below the folder dir, by name.
 	Below(dir string) (map[string]bool, error)
 }

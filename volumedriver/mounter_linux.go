@@ -81,6 +81,13 @@ func (KernelMounter) Mounted(target string) (bool, error) {
 	return mounted, err
 }
 
+// Type implements Mounter.
+func (KernelMounter) Type(path string) (int64, error) {
+	var st unix.Statfs_t
+	err := unix.Statfs(path, &st)
+	return int64(st.Type), os.NewSyscallError("statfs", err)
+}
+
 // Below implements Mounter.
 func (KernelMounter) Below(dir string) (map[string]bool, error) {
 	dir = filepath.Clean(dir) + "/"

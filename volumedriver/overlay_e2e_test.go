@@ -315,7 +315,7 @@ func TestUpperHeldElsewhere(t *testing.T) {
 // TestUnmountOfABusyVolume has a file open in it, another mount inside it, and two
 // mounts at one point.
 func TestUnmountOfABusyVolume(t *testing.T) {
-	b := realBench(t, t.TempDir())
+	b := realBench(t, loopMount(t, "ext4", 128<<20))
 	b.seal("shop")
 	b.mustCreate("b1", "seed", "shop")
 	at := b.mount("b1", "id")
@@ -400,7 +400,8 @@ func TestPluginUpgrade(t *testing.T) {
 		b.end()
 		assert.NilError(t, os.WriteFile(b.cfg.Agent, []byte("a newer agent"), 0o755))
 		b.start()
-		assert.NilError(t, os.RemoveAll(b.path(runtimeDir, "nothing")))
+		b.d.sweepRuntime()
+		assert.DeepEqual(t, b.runtimes(), []string{b.d.runtime.id()})
 		at = b.mount("b1", "id")
 		assert.Equal(t, readFile(t, filepath.Join(at, contract.RuntimeDir, contract.AgentFile)), "a newer agent")
 		assert.Equal(t, readFile(t, filepath.Join(at, "written")), "kept")
@@ -515,10 +516,36 @@ func TestDataRootOnOverlay(t *testing.T) {
 	run(t, "mount", "-t", "overlay", "x", "-o", fmt.Sprintf("lowerdir=%[1]s/l,upperdir=%[1]s/u,workdir=%[1]s/w", dir), at)
 	t.Cleanup(func() { run(t, "umount", at) })
 	b := realBench(t, at)
-	b.seal("shop")
-	err := b.create("b1", "seed", "shop")
-	assert.Check(t, is.ErrorContains(err, "the data root is on overlay, which cannot hold branches"))
-	b.absent("b1")
+	refusesToHoldBranches(t, b, "overlay")
 	b.mustCreate("tk", "op", "status")
 	assert.Equal(t, b.status("tk").Plugin.FileSystem, "overlay")
+}
+
+// refusesToHoldBranches checks that nothing is begun on a data root that can hold none.
+func refusesToHoldBranches(t *testing.T, b *bench, fileSystem string) {
+	t.Helper()
+	for _, opts := range [][]string{{"seed", "shop"}, {"staging", "shop"}} {
+		err := b.create("v1", opts...)
+		assert.Check(t, is.ErrorContains(err, "the data root is on "+fileSystem+", which cannot hold branches"))
+		assert.Check(t, is.ErrorContains(err, "move it to ext4, XFS or btrfs"))
+		b.absent("v1")
+	}
+}
+
+// TestDataRootOnTmpfs would lose everything with the machine's next start.
+func TestDataRootOnTmpfs(t *testing.T) {
+	at := t.TempDir()
+	run(t, "mount", "-t", "tmpfs", "x", at)
+	t.Cleanup(func() { run(t, "umount", at) })
+	refusesToHoldBranches(t, realBench(t, at), "tmpfs")
+}
+
+// TestDataRootWithoutFileTypes is XFS made with ftype=0, as it was before 2014. Kernels
+// that leave out that format cannot mount it; ext4 can be made with the same lack.
+func TestDataRootWithoutFileTypes(t *testing.T) {
+	fileSystems["ext4 without filetype"] = []string{"mkfs.ext4", "-q", "-F", "-O", "^filetype"}
+	defer delete(fileSystems, "ext4 without filetype")
+	b := realBench(t, loopMount(t, "ext4 without filetype", 128<<20))
+	refusesToHoldBranches(t, b, "ext4")
+	assert.Check(t, is.ErrorContains(b.create("v1", "staging", "shop"), "ftype=0"))
 }

@@ -60,6 +60,8 @@ func (p *probeCache) correct(mode string) {
 	p.mode, p.tried = mode, true
 }
 
+const unfitHint = "move it to ext4, XFS or btrfs on a disk of the engine's host: docker plugin set pgoverlay data.source=DIR"
+
 // checkFileSystem refuses a data root that cannot hold branches, by trying what they
 // need: a file system that overlayfs takes for an upper, that gives file types with
 // names, and on which a second mount of an upper in use is refused.
@@ -72,11 +74,17 @@ func (d *Driver) checkFileSystem(object string) error {
 	if d.probe.hasPassed() {
 		return nil
 	}
+	name := fileSystemOf(d.store.path)
+	kind, err := d.mounter.Type(d.store.path)
+	if unfit, known := unfitFileSystems[kind]; err == nil && known {
+		return refuse(object, fmt.Sprintf("the data root is on %s, which cannot hold branches: %s", unfit.name, unfit.why), unfitHint)
+	}
 	mode, err := d.tryFileSystem()
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EROFS) {
+		return failed(object, "try what the disk of the data root can do", err)
+	}
 	if err != nil {
-		return &Error{Object: object, Err: err,
-			Cause: fmt.Sprintf("the data root is on %s, which cannot hold branches", fileSystemOf(d.store.path)),
-			Hint:  "move it to ext4, XFS or btrfs on a disk of the engine's host: docker plugin set pgoverlay data.source=DIR"}
+		return &Error{Object: object, Err: err, Cause: fmt.Sprintf("the data root is on %s, which cannot hold branches", name), Hint: unfitHint}
 	}
 	d.probe.pass(mode)
 	return nil

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -232,9 +233,14 @@ func (s *store) sweepTrash(ctx context.Context) {
 	}
 }
 
-// list gives the ids in a folder of the data root. An error is logged and gives
-// what could be read.
+// list gives the ids in a folder of the data root.
 func (s *store) list(dir string) []string {
+	return slices.DeleteFunc(s.names(dir), func(name string) bool { return !isID(name) })
+}
+
+// names gives what is in a folder of the data root. An error is logged and gives what
+// could be read.
+func (s *store) names(dir string) []string {
 	f, err := s.root.Open(dir)
 	if err != nil {
 		s.log.Error("cannot list", "path", dir, "error", err)
@@ -245,11 +251,5 @@ func (s *store) list(dir string) []string {
 	if err != nil {
 		s.log.Error("cannot list", "path", dir, "error", err)
 	}
-	ids := names[:0]
-	for _, name := range names {
-		if isID(name) {
-			ids = append(ids, name)
-		}
-	}
-	return ids
+	return names
 }

@@ -93,6 +93,9 @@ func prepare(engine *Engine) error {
 		return err
 	}
 	shared.Plugin = plugin
+	if err := plugin.pin(); err != nil {
+		return err
+	}
 	if err := makeSeed(plugin, seedName); err != nil {
 		return err
 	}
@@ -101,6 +104,26 @@ func prepare(engine *Engine) error {
 		return fmt.Errorf("the seed's root: %v %w", roots, err)
 	}
 	shared.seedRoot, shared.seedSum = roots[0], sumOf(roots[0])
+	return nil
+}
+
+// pin sets the plugin up with its store's id, as `docker pgbranch setup` does.
+func (p *Plugin) pin() error {
+	data, err := os.ReadFile(p.Store("store.json"))
+	if err != nil {
+		return err
+	}
+	var store struct{ ID string }
+	if err := json.Unmarshal(data, &store); err != nil {
+		return err
+	}
+	for _, args := range [][]string{
+		{"plugin", "disable", p.Name}, {"plugin", "set", p.Name, contract.EnvStoreID + "=" + store.ID}, {"plugin", "enable", p.Name},
+	} {
+		if _, err := p.Try(args...); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
