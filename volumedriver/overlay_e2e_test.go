@@ -481,6 +481,35 @@ func TestRemoveWithoutRoomForAName(t *testing.T) {
 	b.absent("b1")
 }
 
+// TestOutOfInodes leaves no inode on the disk. Removing must still work, and gives back.
+func TestOutOfInodes(t *testing.T) {
+	fileSystems["ext4 of few inodes"] = []string{"mkfs.ext4", "-q", "-F", "-N", "512"}
+	defer delete(fileSystems, "ext4 of few inodes")
+	b := realBench(t, loopMount(t, "ext4 of few inodes", 128<<20))
+	b.seal("shop")
+	b.mustCreate("b1", "seed", "shop")
+	b.mustCreate("b2", "seed", "shop")
+	at, sibling := b.mount("b1", "id"), b.mount("b2", "id")
+	b.d.Answered("b2", "id")
+	var err error
+	for i := 0; err == nil; i++ {
+		err = os.WriteFile(filepath.Join(at, fmt.Sprint(i)), nil, 0o600)
+	}
+	assert.ErrorIs(t, err, unix.ENOSPC)
+	assert.Check(t, is.ErrorContains(b.create("b3", "seed", "shop"), "no space left on device"))
+	b.absent("b3")
+	b.d.Unmount(t.Context(), "b2", "id")
+	b.restart()
+	assert.DeepEqual(t, b.names(), []string{"b1", "b2", "shop@1"})
+	assert.NilError(t, b.d.Remove(t.Context(), "b2"))
+	_, err = os.Lstat(sibling)
+	assert.Check(t, os.IsNotExist(err))
+	assert.NilError(t, b.d.Remove(t.Context(), "b1"))
+	b.emptyTrash()
+	b.mustCreate("b3", "seed", "shop")
+	b.mount("b3", "id")
+}
+
 // TestReadOnlyDisk is a disk that the kernel has remounted after an error. What is there
 // stays listed: an error from Get would make Docker forget it.
 func TestReadOnlyDisk(t *testing.T) {
