@@ -95,8 +95,17 @@ func harmlessNames() map[string]bool {
 	return names
 }
 
-// An auditor judges one imported name.
-type auditor struct{ wrapped, harmless map[string]bool }
+// An auditor judges imported names.
+type auditor struct {
+	wrapped, harmless map[string]bool
+	libc              map[string]bool // what the server's libc exports
+}
+
+// ofLibc: glibc gives its names versions, by which an import says where it is from. musl has none, and there a name is libc's
+// when libc has it: libc comes before every module, so that nobody else's function of that name would be called.
+func (a auditor) ofLibc(symbol elf.ImportedSymbol) bool {
+	return fromLibc.MatchString(symbol.Library) || symbol.Library == "" && a.libc[symbol.Name]
+}
 
 // judge returns "" for a name that is accounted for, else what is wrong with it.
 func (a auditor) judge(symbol elf.ImportedSymbol) string {
@@ -105,13 +114,10 @@ func (a auditor) judge(symbol elf.ImportedSymbol) string {
 			return ""
 		}
 	}
-	if !fromLibc.MatchString(symbol.Library) && !(symbol.Library == "" && a.known(symbol.Name)) {
-		return "" // another library's, which is audited where it calls libc itself, or none of ours
-	}
-	if !a.known(symbol.Name) {
+	if a.ofLibc(symbol) && !a.known(symbol.Name) {
 		return "neither wrapped nor on a list"
 	}
-	return ""
+	return "" // another library's, which is audited where it calls libc itself, or none of ours
 }
 
 func (a auditor) known(name string) bool {
@@ -131,7 +137,7 @@ func (a auditor) auditFile(t *testing.T, path string) (wrong []string, checked i
 		t.Fatal(path, err)
 	}
 	for _, symbol := range symbols {
-		if fromLibc.MatchString(symbol.Library) {
+		if a.ofLibc(symbol) {
 			checked++
 		}
 		if verdict := a.judge(symbol); verdict != "" {
@@ -141,14 +147,82 @@ func (a auditor) auditFile(t *testing.T, path string) (wrong []string, checked i
 	return wrong, checked
 }
 
-func TestEveryImportIsAccountedFor(t *testing.T) {
-	a := auditor{wrappedNames(t), harmlessNames()}
-	for _, s := range allServers(t) {
-		files, err := filepath.Glob(filepath.Join(s.modules, "*.so"))
-		if err != nil {
-			t.Fatal(err)
+// exports are the names that a shared object defines.
+func exports(t *testing.T, path string) map[string]bool {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	symbols, err := f.DynamicSymbols()
+	if err != nil {
+		t.Fatal(path, err)
+	}
+	names := map[string]bool{}
+	for _, symbol := range symbols {
+		if symbol.Section != elf.SHN_UNDEF {
+			names[symbol.Name] = true
 		}
-		files = append(files, filepath.Join(s.bin, "postgres"))
+	}
+	if !names["open"] || !names["pwrite"] {
+		t.Fatalf("%s is no libc", path)
+	}
+	return names
+}
+
+// libcOf is the libc that the server's binary asks for, by the loader that it names.
+func libcOf(t *testing.T, s server) string {
+	t.Helper()
+	f, err := elf.Open(s.file(filepath.Join(s.bin, "postgres")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	section := f.Section(".interp")
+	if section == nil {
+		t.Fatalf("%s has no interpreter: it is linked statically, and nothing can stand before its libc", s.name)
+	}
+	interpreter, err := section.Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	loader := strings.TrimRight(string(interpreter), "\x00")
+	if strings.Contains(loader, "musl") {
+		return s.file(loader) // the loader is the libc
+	}
+	return firstFile(t, s.file("/lib/*-linux-gnu/libc.so.6"))
+}
+
+func firstFile(t *testing.T, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(pattern)
+	if err != nil || len(found) == 0 {
+		t.Fatalf("no %s: %v", pattern, err)
+	}
+	return found[0]
+}
+
+// auditedFiles are the server, all its modules, and libpq where modules of it load that.
+func auditedFiles(t *testing.T, s server) []string {
+	t.Helper()
+	files, err := filepath.Glob(s.file(filepath.Join(s.modules, "*.so")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(files) < 3 {
+		t.Errorf("%s: only %d modules in %s", s.name, len(files), s.modules)
+	}
+	if s.libpq != "" {
+		files = append(files, firstFile(t, s.file(s.libpq)))
+	}
+	return append(files, s.file(filepath.Join(s.bin, "postgres")))
+}
+
+func TestEveryImportIsAccountedFor(t *testing.T) {
+	for _, s := range allServers(t) {
+		a := auditor{wrappedNames(t), harmlessNames(), exports(t, libcOf(t, s))}
+		files := auditedFiles(t, s)
 		total := 0
 		for _, file := range files {
 			wrong, checked := a.auditFile(t, file)
@@ -160,17 +234,29 @@ func TestEveryImportIsAccountedFor(t *testing.T) {
 		if total < 200 {
 			t.Errorf("%s: only %d imports of libc seen in %d files: the audit is blind", s.name, total, len(files))
 		}
-		t.Logf("%s: %d files, %d imports of libc", s.name, len(files), total)
+		t.Logf("%-15s %3d files, %5d imports of libc", s.name, len(files), total)
 	}
 }
 
-// The audit must notice what it is there for.
+// The audit must notice what it is there for, by versioned imports and by musl's, which have no version.
 func TestAuditNoticesWhatIsNotWrapped(t *testing.T) {
-	a := auditor{wrappedNames(t), harmlessNames()}
-	for _, name := range []string{"fdopen", "aio_write", "vmsplice", "syscall", "lockf", "process_vm_writev", "ioctl", "mremap", "vfork", "openat2"} {
-		if a.judge(elf.ImportedSymbol{Name: name, Library: "libc.so.6"}) == "" {
-			t.Errorf("%s passes", name)
+	musl := firstFile(t, "/lib/ld-musl-*.so.1")
+	a := auditor{wrappedNames(t), harmlessNames(), exports(t, musl)}
+	both := func(name string) []elf.ImportedSymbol {
+		return []elf.ImportedSymbol{{Name: name, Library: "libc.so.6"}, {Name: name}}
+	}
+	for _, name := range []string{"fdopen", "aio_write", "vmsplice", "syscall", "lockf", "process_vm_writev", "ioctl", "mremap", "vfork"} {
+		for _, symbol := range both(name) {
+			if a.judge(symbol) == "" {
+				t.Errorf("%s passes", name)
+			}
 		}
+	}
+	if a.judge(elf.ImportedSymbol{Name: "openat2", Library: "libc.so.6"}) == "" { // newer than the libcs here
+		t.Error("openat2 passes")
+	}
+	if a.judge(elf.ImportedSymbol{Name: "palloc"}) != "" {
+		t.Error("the server's own functions do not pass")
 	}
 	for name := range a.wrapped {
 		if a.harmless[name] || reasons[name] != "" {
@@ -184,8 +270,10 @@ func TestAuditNoticesWhatIsNotWrapped(t *testing.T) {
 	}
 	for _, name := range []string{"open", "pwrite", "pwritev", "ftruncate", "posix_fallocate", "copy_file_range", "mmap", "dup", "fcntl", "close"} {
 		delete(a.wrapped, name)
-		if a.judge(elf.ImportedSymbol{Name: name, Library: "libc.so.6"}) == "" {
-			t.Errorf("%s passes without a wrapper", name)
+		for _, symbol := range both(name) {
+			if a.judge(symbol) == "" {
+				t.Errorf("%s passes without a wrapper", name)
+			}
 		}
 	}
 }

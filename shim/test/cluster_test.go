@@ -39,9 +39,9 @@ func dataDir(volume string, major int) string {
 
 // command is a program of the server's build, run as the unprivileged user.
 func (c *cluster) command(t *testing.T, name string, args ...string) *exec.Cmd {
-	cmd := exec.Command(filepath.Join(c.server.bin, name), args...)
+	cmd := c.server.prepare(name, args...)
 	cmd.Dir = "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: serverUser(t), Setpgid: true}
+	cmd.SysProcAttr.Credential, cmd.SysProcAttr.Setpgid = serverUser(t), true
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC"}
 	if c.preload != "" {
 		cmd.Env = append(cmd.Env, "LD_PRELOAD="+c.preload)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,6 +21,11 @@ type server struct {
 	major   int
 	bin     string // the folder with postgres and initdb
 	modules string // the folder with its loadable modules
+
+	libpq    string // the client library that some of them load; a pattern, or empty where none does
+	root     string // what to chroot into; empty for this machine's own
+	arch     string // as Go names it
+	emulator string // what runs its programs, if this machine cannot
 }
 
 // The npm package carries glibc builds of upstream releases, one version a major.
@@ -69,8 +75,12 @@ func npmServer(t *testing.T, major int) server {
 		major:   major,
 		bin:     filepath.Join(native, "bin"),
 		modules: filepath.Join(native, "lib", "postgresql"),
+		libpq:   filepath.Join(native, "lib", "libpq.so.*"),
+		arch:    runtime.GOARCH,
 	}
 }
+
+const debianLibpq = "/usr/lib/*-linux-gnu/libpq.so.5"
 
 // debianServers are those that Debian's packages have put on this machine; there must be one, also for its psql and pg_amcheck.
 func debianServers(t *testing.T) []server {
@@ -95,6 +105,8 @@ func debianServers(t *testing.T) []server {
 			major:   major,
 			bin:     bin,
 			modules: filepath.Join(root, "lib"),
+			libpq:   debianLibpq,
+			arch:    runtime.GOARCH,
 		})
 	}
 	return servers
@@ -115,6 +127,7 @@ func extraServers(t *testing.T) []server {
 			major:   major,
 			bin:     filepath.Join(root, "bin"),
 			modules: filepath.Join(root, "lib"),
+			arch:    runtime.GOARCH,
 		})
 	}
 	return servers
@@ -144,5 +157,5 @@ func allServers(t *testing.T) []server {
 	for major := 14; major <= 18; major++ {
 		servers = append(servers, npmServer(t, major))
 	}
-	return servers
+	return append(servers, debianRoot(t, 17, "amd64"), debianRoot(t, 18, "amd64"), debianRoot(t, 17, "arm64"), muslServer(t, 18))
 }
