@@ -80,8 +80,9 @@ func testBranch(t *testing.T, s server, fstype string) {
 	}
 }
 
-// makeSeed is a short form of settling: enough for a server to read what is here without writing.
-func makeSeed(t *testing.T, r *rig, s server, sockets string) {
+// makeSeed is a short form of settling: enough for a server to read what is here without writing. With
+// more, more is done to it before it is frozen.
+func makeSeed(t *testing.T, r *rig, s server, sockets string, more ...func(*cluster)) {
 	t.Helper()
 	c := &cluster{server: s, data: dataDir(r.path("seed"), s.major), sockets: sockets}
 	owner := fmt.Sprintf("%d:%d", serverUser(t).Uid, serverUser(t).Gid)
@@ -103,6 +104,9 @@ func makeSeed(t *testing.T, r *rig, s server, sockets string) {
 		"INSERT INTO account SELECT i, 1000 FROM generate_series(1, 1000) i",
 		"CREATE DATABASE other",
 		"ALTER DATABASE template0 ALLOW_CONNECTIONS true")
+	for _, do := range more {
+		do(c)
+	}
 	for range 2 { // the second time for the statistics that the first wrote
 		for _, database := range []string{"other", "template1", "postgres"} {
 			c.in(t, database, "VACUUM (FREEZE, ANALYZE)")

@@ -225,12 +225,18 @@ func testTransfers(t *testing.T, b *cluster, settings ...string) {
 
 var amcheckProgress = regexp.MustCompile(`(\d+)/(\d+) relations \(100%\)`)
 
-// amcheckAll has pg_amcheck look at every relation of every database, each index against its heap. It returns how many.
+// amcheckAll has pg_amcheck look at every relation of every database. It returns how many those are.
 func amcheckAll(t *testing.T, c *cluster) int {
 	t.Helper()
+	return amcheck(t, c, "--all")
+}
+
+// amcheck runs pg_amcheck over some databases, each index against its heap. It returns the number of relations.
+func amcheck(t *testing.T, c *cluster, which ...string) int {
+	t.Helper()
 	var relations int
-	cmd := exec.Command(filepath.Join(debianServers(t)[0].bin, "pg_amcheck"), "--all", "--heapallindexed", "--install-missing",
-		"--no-strict-names", "--progress", "--host", c.sockets, "--username", "postgres")
+	cmd := exec.Command(filepath.Join(debianServers(t)[0].bin, "pg_amcheck"), append(which, "--heapallindexed", "--install-missing",
+		"--no-strict-names", "--progress", "--host", c.sockets, "--username", "postgres")...)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err := cmd.Run()

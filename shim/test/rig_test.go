@@ -124,6 +124,12 @@ func (r *rig) branch(t *testing.T) {
 	run(t, "mkdir", r.path("upper"), r.path("work"))
 	run(t, "chown", "--reference="+r.path("seed"), r.path("upper"))
 	run(t, "chmod", "--reference="+r.path("seed"), r.path("upper"))
+	r.mountBranch(t)
+}
+
+// mountBranch mounts the branch as it is on disk.
+func (r *rig) mountBranch(t *testing.T) {
+	t.Helper()
 	options := fmt.Sprintf("lowerdir=%s:%s,upperdir=%s,workdir=%s,index=on,metacopy=on,redirect_dir=on",
 		r.path("seed"), r.path("runtime"), r.path("upper"), r.path("work"))
 	run(t, "mount", "-t", "overlay", "-o", options, "overlay", r.volume)
