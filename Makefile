@@ -1,6 +1,7 @@
 # docker-pgbranch. On a fresh Debian machine two commands do everything:
 #   make demo    the main job, from nothing
 #   make test    every test
+#   make torture the long forms of some
 
 VERSION := $(shell hack/version.sh)
 ARCHS   := amd64 arm64
@@ -17,7 +18,7 @@ LDFLAGS := -s -w
 
 .PHONY: help
 help:
-	@echo "make demo | test | build | install | shim | plugin | lint | clean | clean-engine-state"
+	@echo "make demo | test | torture | build | install | shim | plugin | lint | clean | clean-engine-state"
 
 .PHONY: packages
 packages:
@@ -66,6 +67,12 @@ demo:
 .PHONY: test
 test:
 	@hack/test.sh
+
+# The long forms of what `make test` has short: hours. shim/test/README.md says what.
+.PHONY: torture
+torture:
+	@hack/packages.sh tests
+	$(MAKE) --no-print-directory -C shim torture
 
 .PHONY: lint
 lint:

@@ -21,6 +21,8 @@ if [[ ${1:-} == tests ]]; then
 	packages+=(
 		# the shim under another C library, and on another processor
 		musl-tools qemu-user-static binutils
+		# a server of Debian's source, linked with musl
+		bison flex perl bzip2
 		# the file systems that branches live on
 		e2fsprogs xfsprogs btrfs-progs
 		shellcheck

@@ -95,6 +95,8 @@ func TestMatrix(t *testing.T) {
 
 func testVariant(t *testing.T, r *rig, v variant, sockets string, got *result) {
 	began := time.Now()
+	r.unmount(t)
+	r.layShim(t, v.server.arch)
 	r.branch(t)
 	b := &cluster{server: v.server, data: dataDir(r.volume, v.server.major), sockets: sockets, preload: r.preload()}
 	b.start(t, v.settings...)

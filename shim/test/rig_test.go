@@ -85,7 +85,7 @@ func newRig(t *testing.T, fstype string) *rig {
 	}
 	run(t, "mount", "-o", "loop", image, r.disk)
 	run(t, "mkdir", r.path("seed"), r.path("runtime"))
-	r.layShim(t)
+	r.layShim(t, runtime.GOARCH)
 	return r
 }
 
@@ -93,14 +93,17 @@ func (r *rig) path(name string) string { return filepath.Join(r.disk, name) }
 
 func (r *rig) preload() string { return filepath.Join(r.volume, ".pgoverlay", "lazyrw.so") }
 
-// layShim makes the runtime layer: the object under a versioned name behind the stable one.
-func (r *rig) layShim(t *testing.T) {
+// layShim makes the runtime layer, for branches that are not mounted yet: the object under a versioned name behind the stable one.
+func (r *rig) layShim(t *testing.T, arch string) {
 	t.Helper()
-	object, err := os.ReadFile("../lib/lazyrw-" + runtime.GOARCH + ".so")
+	object, err := os.ReadFile("../lib/lazyrw-" + arch + ".so")
 	if err != nil {
 		t.Fatalf("%v; run make -C shim first", err)
 	}
 	dir := filepath.Join(r.path("runtime"), ".pgoverlay")
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -114,12 +117,18 @@ func (r *rig) layShim(t *testing.T) {
 	}
 }
 
-// branch mounts a fresh branch of the seed; the one before is gone.
-func (r *rig) branch(t *testing.T) {
+// unmount takes the branch away, if there is one.
+func (r *rig) unmount(t *testing.T) {
 	t.Helper()
 	if err := syscall.Unmount(r.volume, 0); err != nil && err != syscall.EINVAL {
 		t.Fatalf("unmount %s: %v", r.volume, err)
 	}
+}
+
+// branch mounts a fresh branch of the seed; the one before is gone.
+func (r *rig) branch(t *testing.T) {
+	t.Helper()
+	r.unmount(t)
 	run(t, "rm", "-rf", r.path("upper"), r.path("work"))
 	run(t, "mkdir", r.path("upper"), r.path("work"))
 	run(t, "chown", "--reference="+r.path("seed"), r.path("upper"))

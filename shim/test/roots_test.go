@@ -55,7 +55,7 @@ func muslServer(t *testing.T, major int) server {
 		name:    fmt.Sprintf("musl%d", major),
 		major:   major,
 		bin:     filepath.Join(prefix, "bin"),
-		modules: filepath.Join(prefix, "lib"),
+		modules: filepath.Join(prefix, "lib", "postgresql"),
 		arch:    runtime.GOARCH,
 	}
 }

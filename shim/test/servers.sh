@@ -53,12 +53,18 @@ apt_settings() {
 }
 
 debian() { # debian MAJOR ARCH FOLDER
-	local mirror options include=postgresql-$1
+	local mirror options merged include=postgresql-$1,dash
 	mirror=$(debian_mirror)
 	mapfile -t options < <(apt_settings | sed 's/^/--aptopt=/')
 	(($1 < 18)) || include+=,systemd-standalone-sysusers,systemd-standalone-tmpfiles # else systemd as a whole comes with it
 	mmdebstrap --mode=root --variant=extract --architectures="$2" --keyring=$keyring "${options[@]}" \
 		--include="$include" "$(suite "$1")" "$3" "$mirror"
+	# These links are in base-files, which no package depends on. Programs ask for their loader in /lib or /lib64.
+	for merged in bin lib lib64 sbin; do
+		[[ ! -d $3/usr/$merged || -e $3/$merged ]] || ln -s "usr/$merged" "$3/$merged"
+	done
+	[[ -e $3/usr/bin/sh ]] || ln -s dash "$3/usr/bin/sh" # initdb starts the server through a shell
+	mkdir -p "$3"/{dev,etc,proc,tmp}
 	rm -rf "$3"/usr/share/{doc,man,info,locale} "$3"/var/lib/apt/lists "$3"/var/cache/apt
 	if [[ $2 == arm64 ]]; then
 		cp "$(command -v qemu-aarch64-static)" "$3/usr/bin/"
@@ -106,7 +112,7 @@ musl() { # musl MAJOR FOLDER
 	kernel_headers "$source/kernel-headers"
 	cd "$source"
 	configure_source "musl-gcc -idirafter $source/kernel-headers" "$prefix"
-	for part in src/backend src/backend/snowball src/timezone src/include src/bin/initdb src/pl/plpgsql contrib/amcheck; do
+	for part in src/backend src/backend/snowball src/interfaces/libpq src/timezone src/include src/bin/initdb src/pl/plpgsql contrib/amcheck; do
 		make -s -j2 -C $part
 		make -s -C $part install DESTDIR="$destdir"
 	done
