@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"path/filepath"
 	"slices"
 
@@ -15,6 +16,11 @@ const (
 	chartWidth  = 18 * vg.Centimeter
 	chartHeight = 9 * vg.Centimeter
 )
+
+// chartNames are the variants on an axis.
+var chartNames = map[string]string{
+	Plain: "plain volume", Eager: "--cow off", Lazy: "lazyrw", LazyXF: "lazyrw, XFS", LazyBt: "lazyrw, btrfs",
+}
 
 // ownedCharts are the metrics whose bytes are drawn, by workload.
 var ownedCharts = map[string][]string{
@@ -100,28 +106,43 @@ func sizeChart(r result) (*plot.Plot, error) {
 	return p, nil
 }
 
-// ownedChart draws the median of bytes owned, by variant, on a logarithmic scale.
+// ownedTicks are the marks of a logarithmic axis of bytes.
+func ownedTicks(_, top float64) []plot.Tick {
+	var ticks []plot.Tick
+	for power := 0.0; power <= top+2; power += 2 {
+		ticks = append(ticks, plot.Tick{Value: power, Label: show("_bytes", 1024*math.Exp2(power))})
+	}
+	return ticks
+}
+
+// ownedChart draws the median of bytes owned, by variant. The axis is logarithmic by
+// hand, in powers of two of a KiB: bars begin at zero, of which there is no logarithm.
 func ownedChart(r result, metrics []string) (*plot.Plot, error) {
 	p := plot.New()
-	p.Title.Text, p.Y.Label.Text = r.Title+": bytes owned", "KiB"
-	p.Y.Scale, p.Y.Tick.Marker, p.Y.Min = plot.LogScale{}, plot.LogTicks{Prec: -1}, 1
+	p.Title.Text = r.Title + ": bytes owned"
+	p.Y.Tick.Marker = plot.TickerFunc(ownedTicks)
 	variants := slices.DeleteFunc(slices.Clone(r.Variants), func(v string) bool {
 		return !slices.ContainsFunc(metrics, func(m string) bool { return len(r.series(v, m)) > 0 })
 	})
 	if len(variants) == 0 {
 		return nil, nil
 	}
-	p.NominalX(variants...)
+	var names []string
+	for _, v := range variants {
+		names = append(names, chartNames[v])
+	}
+	p.NominalX(names...)
 	width := vg.Points(60 / float64(len(metrics)))
+	top := 0.0
 	for i, metric := range metrics {
 		var heights plotter.Values
 		for _, v := range variants {
-			kib := 1.0 // a logarithm has no zero
-			if s := r.summary(v, metric); s.n > 0 {
-				kib = max(kib, s.median/1024)
+			height := 0.0
+			if s := r.summary(v, metric); s.n > 0 && s.median > 1024 {
+				height = math.Log2(s.median / 1024)
 			}
-			heights = append(heights, kib)
-			p.Y.Max = max(p.Y.Max, kib*2)
+			heights = append(heights, height)
+			top = max(top, height)
 		}
 		bars, err := plotter.NewBarChart(heights, width)
 		if err != nil {
@@ -130,8 +151,11 @@ func ownedChart(r result, metrics []string) (*plot.Plot, error) {
 		bars.LineStyle.Width, bars.Color = 0, plotutil.Color(i)
 		bars.Offset = width * vg.Length(float64(i)-float64(len(metrics)-1)/2)
 		p.Add(bars)
-		p.Legend.Add(describe(metric), bars)
+		if len(metrics) > 1 {
+			p.Legend.Add(describe(metric), bars)
+		}
 	}
+	p.Y.Min, p.Y.Max = 0, top+3
 	p.Legend.Top = true
 	return p, nil
 }

@@ -159,7 +159,7 @@ func renderVerdicts(b *strings.Builder, results []result) {
 	for _, r := range results {
 		for _, budget := range r.Budgets {
 			s := summarise(r.held(budget))
-			format := func(v float64) string { return fmt.Sprintf("%.3f", v) }
+			format := func(v float64) string { return show("", v) }
 			if budget.Over == "" && budget.OverMetric == "" {
 				format = func(v float64) string { return show(budget.Metric, v) }
 			}
@@ -247,7 +247,7 @@ func show(metric string, v float64) string {
 	case strings.HasSuffix(metric, "_tps"):
 		return fmt.Sprintf("%.0f tps", v)
 	}
-	return fmt.Sprintf("%g", v)
+	return fmt.Sprintf("%.3f", v)
 }
 
 // describe gives a metric's name for a person: without its unit.
