@@ -51,6 +51,8 @@ type Branch struct {
 	CreatedAt time.Time  `json:"createdAt"`
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
 	LastError string     `json:"lastError,omitempty"`
+	// Settings are the Postgres settings of its own.
+	Settings map[string]string `json:"settings,omitempty"`
 	// Branches are the names of the branches made from this one.
 	Branches []string           `json:"branches,omitempty"`
 	Manifest *contract.Manifest `json:"manifest,omitempty"`
@@ -158,6 +160,7 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Statu
 		CowMode: s.CowMode, CowReason: s.CowReason, CowVia: s.CowVia, CopyUpMode: s.CopyUpMode,
 		OwnedBytes: s.OwnedBytes, Mounted: s.Mounted,
 		CreatedAt: created, ExpiresAt: s.ExpiresAt, LastError: s.LastError,
+		Settings: s.Settings,
 		Branches: s.Branches, Manifest: s.Manifest,
 	}
 	c, found := pickContainer(v.Name, all)

@@ -36,6 +36,8 @@ type CreateOptions struct {
 	// container.
 	Aliases []string
 	Labels  map[string]string
+	// Settings are Postgres settings of the branch's own, by name in lower case.
+	Settings map[string]string
 	// Timeout bounds the wait for the first query.
 	Timeout time.Duration
 	// Progress is told of a pull. It may be nil.
@@ -88,7 +90,7 @@ func (e *Engine) Create(ctx context.Context, opts CreateOptions) (Branch, Split,
 			e.dropContainer(ctx, id)
 		}
 		undo()
-		return Branch{}, split, err
+		return Branch{}, split, blameSetting(err, opts.Settings)
 	}
 	branch, err := e.Branch(ctx, opts.Name)
 	return branch, split, err
@@ -120,6 +122,9 @@ func (e *Engine) createBranchVolume(ctx context.Context, opts CreateOptions) (s 
 	}
 	if opts.TTL != 0 {
 		driverOpts[contract.OptTTL] = opts.TTL.String()
+	}
+	for name, value := range opts.Settings {
+		driverOpts[contract.OptConfPrefix+name] = value
 	}
 	v, err := e.createVolume(ctx, volume.CreateOptions{
 		Name: opts.Name, DriverOpts: driverOpts,
@@ -219,6 +224,10 @@ func (e *Engine) branchImage(ctx context.Context, m contract.Manifest, progress 
 	return describeImage(m.ImageID, found), nil
 }
 
+// branchShm bounds a branch's /dev/shm, bytes. Docker's default of 64 MiB fails a
+// parallel hash join or VACUUM; what is not used is not allocated.
+const branchShm = 1 << 30
+
 func (e *Engine) createBranchContainer(ctx context.Context, opts CreateOptions, status contract.Status, img pgImage, port int) (string, error) {
 	m := status.Manifest
 	config := &container.Config{
@@ -233,6 +242,7 @@ func (e *Engine) createBranchContainer(ctx context.Context, opts CreateOptions, 
 	maps.Copy(config.Labels, opts.Labels)
 	host := &container.HostConfig{
 		Mounts:       []mount.Mount{ourVolume(opts.Name, m.MountPath)},
+		ShmSize:      branchShm,
 		PortBindings: nat.PortMap{postgresPort: {{HostIP: opts.Publish.hostIP(), HostPort: strconv.Itoa(port)}}},
 	}
 	var networks *network.NetworkingConfig

@@ -21,6 +21,7 @@ const readyTimeout = time.Minute
 
 type createOptions struct {
 	from, cow, publish, network, progress string
+	conf                                  []string
 	ttl, timeout                          time.Duration
 	timings                               bool
 }
@@ -33,9 +34,14 @@ func newCreateCommand(dockerCLI command.Cli) *cobra.Command {
 		Long: `Create a branch of a seed: a volume, and an unprivileged container of the seed's own
 image that runs it, published on 127.0.0.1. Prints the branch's name when Postgres
 has answered a query.
+
+The branch has the source's settings, save those that a branch cannot have or that ask
+for a bigger machine: ` + "`docker pgbranch seed inspect SEED`" + ` lists them. --conf sets one
+for this branch alone; it holds over restarts and resets.
 ` + exitHelp,
 		Example: `  docker pgbranch create feature-x --from shop
-  docker pgbranch create feature-x --from shop@2 -p 5433`,
+  docker pgbranch create feature-x --from shop@2 -p 5433
+  docker pgbranch create feature-x --from shop -c work_mem=64MB -c log_statement=all`,
 		Args: cli.ExactArgs(1),
 		RunE: run(func(ctx context.Context, args []string) error {
 			return runCreate(ctx, dockerCLI, args[0], opts)
@@ -46,6 +52,7 @@ has answered a query.
 	flags.StringVar(&opts.from, "from", "", "Seed to branch from, NAME (the newest generation) or NAME@GEN")
 	flags.StringVarP(&opts.publish, "publish", "p", "", "Publish Postgres on PORT or IP:PORT (default a free port on 127.0.0.1)")
 	flags.StringVar(&opts.network, "network", "", "Join this network, with the branch's name as address")
+	flags.StringArrayVarP(&opts.conf, "conf", "c", nil, "Set a setting of Postgres for this branch, NAME=VALUE")
 	flags.StringVar(&opts.cow, "cow", contract.CowAuto, "How to copy on write: auto, file, off")
 	flags.DurationVar(&opts.ttl, "ttl", 0, "How long the branch is wanted, as in 24h (default for ever)")
 	flags.DurationVar(&opts.timeout, "timeout", readyTimeout, "How long to wait for the first query")
@@ -72,6 +79,10 @@ func runCreate(ctx context.Context, dockerCLI command.Cli, name string, opts cre
 	if opts.ttl < 0 {
 		return &engine.Error{Kind: engine.KindInvalid, Object: "--ttl", Cause: "is negative", Hint: "write a duration such as 24h"}
 	}
+	settings, err := engine.ParseSettings(opts.conf)
+	if err != nil {
+		return err
+	}
 	progress, err := newProgress(dockerCLI.Err(), opts.progress)
 	if err != nil {
 		return err
@@ -79,7 +90,7 @@ func runCreate(ctx context.Context, dockerCLI command.Cli, name string, opts cre
 	started := time.Now()
 	branch, split, err := newEngine(dockerCLI).Create(ctx, engine.CreateOptions{
 		Name: name, From: opts.from, Cow: opts.cow, TTL: opts.ttl,
-		Publish: publish, Network: opts.network, Timeout: opts.timeout, Progress: progress.report,
+		Publish: publish, Network: opts.network, Settings: settings, Timeout: opts.timeout, Progress: progress.report,
 	})
 	progress.close()
 	if err != nil {

@@ -108,9 +108,12 @@ func TestConfigureNeutralisesTheSourcesConfiguration(t *testing.T) {
 	assert.Assert(t, strings.Contains(read("conf.d/10.conf"), "# pgoverlay: "))
 	assert.Equal(t, read("conf.d/note.txt"), "data_directory = '/untouched'\n")
 	assert.Equal(t, read("conf.d/.hid.conf"), "data_directory = '/untouched'\n")
-	assert.Equal(t, read(autoConf), "# Do not edit\nwork_mem = '1GB'\n")
+	assert.Equal(t, read(autoConf), emptyAuto)
+	assert.Assert(t, strings.Contains(main, "\nwork_mem = '1GB'\n\n"+includeComment), main)
+	assert.Assert(t, strings.Contains(read(profileConf), "\nwork_mem = '64MB'\n"))
+	assert.Equal(t, read(contract.BranchConf), branchConfText)
 	assert.Assert(t, strings.Contains(read(profileConf), "\narchive_mode = 'off'\n"))
-	assert.Assert(t, strings.HasSuffix(read(profileConf), "\ninclude_if_exists '.pgoverlay/preload.conf'\n"), "what a branch loads comes last")
+	assert.Assert(t, strings.HasSuffix(read(profileConf), "\ninclude_if_exists '.pgoverlay/preload.conf'\n\n# What this branch sets on its own.\ninclude 'pgoverlay.branch.conf'\n"), "what a branch loads and sets comes last")
 	assert.Assert(t, strings.HasPrefix(read(hbaConf), hbaRules))
 	assert.Equal(t, read(identConf), identMinimum)
 
@@ -125,7 +128,7 @@ func TestConfigureNeutralisesTheSourcesConfiguration(t *testing.T) {
 
 func TestConfigureTwiceChangesNothing(t *testing.T) {
 	s, read := copyOf(t, map[string]string{
-		mainConf: "archive_mode = on\ndata_directory = '/x'\n", autoConf: "", hbaConf: "host all all all reject\n",
+		mainConf: "archive_mode = on\ndata_directory = '/x'\n", autoConf: "work_mem = '8MB'\nport = 1\n", hbaConf: "host all all all reject\n",
 	})
 	assert.NilError(t, s.configure())
 	first := map[string]string{mainConf: read(mainConf), hbaConf: read(hbaConf), autoConf: read(autoConf)}
@@ -170,7 +173,7 @@ func TestDropRefused(t *testing.T) {
 	assert.NilError(t, err)
 	assert.Assert(t, dropped)
 	assert.Assert(t, strings.Contains(read(mainConf), ": lc_messages = 'de_DE.UTF-8'\nwork_mem = 4MB\n"))
-	assert.Equal(t, read(autoConf), "")
+	assert.Equal(t, read(autoConf), emptyAuto)
 	assert.Equal(t, said(t, s, "lc_messages").Was, "de_DE.UTF-8")
 
 	dropped, err = s.dropRefused([]string{"FATAL:  could not map anonymous shared memory"})
@@ -187,6 +190,51 @@ func TestProfileOfKnowsEachMajor(t *testing.T) {
 	assert.Assert(t, !inProfile(profileOf(15), "stats_temp_directory"))
 	assert.Assert(t, !inProfile(profileOf(17), "io_method"))
 	assert.Assert(t, inProfile(profileOf(18), "io_method"))
+}
+
+func TestAmountsAreComparedAsTheServerReadsThem(t *testing.T) {
+	for _, c := range []struct {
+		value, most, unit string
+		want              bool
+	}{
+		{"2000", "200", "", true}, {"200", "200", "", false}, {"0x100", "200", "", true}, {"-1", "200", "", false},
+		{"65537", "64MB", "kB", true}, {"64MB", "64MB", "kB", false}, {"1GB", "64MB", "kB", true}, {"0.5GB", "64MB", "kB", true},
+		{"2048", "16MB", "8kB", false}, {"2049", "16MB", "8kB", true}, {"-1", "16MB", "8kB", false}, {"64 GB", "1GB", "MB", true},
+		{"lots", "64MB", "kB", false}, {"64mb", "1MB", "kB", false}, {"", "1MB", "kB", false}, {"10min", "200", "", false},
+	} {
+		assert.Equal(t, exceeds(c.value, c.most, c.unit), c.want, "%+v", c)
+	}
+}
+
+// A cap lowers and never raises, whoever set the value: a file, ALTER SYSTEM, or the
+// command line, of which only the running source knows.
+func TestCapsHoldWhereTheSourceIsAbove(t *testing.T) {
+	s, read := copyOf(t, map[string]string{
+		mainConf: "max_connections = 2000\nwork_mem = 4MB\nmin_wal_size = 4GB\n", autoConf: "maintenance_work_mem = '8GB'\n",
+	})
+	s.control.segmentSize = 64 << 20
+	for name, value := range map[string]string{"temp_buffers": "1GB", "max_wal_size": "100GB", "config_file": "/etc/x.conf",
+		"archive_command": "push --token x", "TimeZone": "Asia/Tokyo", "ssl_passphrase_command": "echo x", "max_worker_processes": "99"} {
+		s.req.Given = append(s.req.Given, contract.GivenSetting{Name: name, Value: value, Source: "command line"})
+	}
+	assert.NilError(t, s.configure())
+	profile, main := read(profileConf), read(mainConf)
+	for _, line := range []string{"max_connections = '200'", "maintenance_work_mem = '256MB'", "temp_buffers = '64MB'",
+		"max_wal_size = '1GB'", "min_wal_size = '320MB'"} {
+		assert.Assert(t, strings.Contains(profile, "\n"+line+"\n"), "%s lacks %s", profile, line)
+	}
+	for _, name := range []string{"\nwork_mem", "max_wal_senders", "wal_buffers"} {
+		assert.Assert(t, !strings.Contains(profile, name), "%s is in %s", name, profile)
+	}
+	assert.Assert(t, strings.Contains(main, "\ntimezone = 'Asia/Tokyo'\n"), main)
+	for _, gone := range []string{"token", "config_file", "passphrase"} {
+		assert.Assert(t, !strings.Contains(main, gone), "%s is in %s", gone, main)
+	}
+	assert.Equal(t, said(t, s, "max_connections").Was, "2000")
+	assert.Equal(t, said(t, s, "max_wal_size").Was, "100GB")
+	// A limit of the command line is neither carried over nor, as a cap, raised.
+	assert.Equal(t, said(t, s, "max_worker_processes").Was, "99")
+	assert.Assert(t, !strings.Contains(main+profile, "max_worker_processes"))
 }
 
 func TestPresentable(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,7 +15,6 @@ import (
 // files that did not come along because the source keeps them elsewhere.
 func (s *settler) configure() error {
 	files := newConfFiles(s.root, s.account)
-	profile := profileOf(s.major)
 	if !files.exists(mainConf) {
 		if err := files.write(mainConf, minimalConf(s.control, s.req.Settings)); err != nil {
 			return err
@@ -24,13 +24,25 @@ func (s *settler) configure() error {
 	if err := files.edit(mainConf, 0); err != nil {
 		return err
 	}
-	if err := appendInclude(files); err != nil {
+	all := profileOf(s.major)
+	carried, err := files.takeAuto(all)
+	if err != nil {
 		return err
 	}
-	if err := files.editAuto(profile); err != nil {
+	carried += files.carryCommandLine(all, s.req.Given)
+	source := maps.Clone(s.req.Settings)
+	if source == nil {
+		source = map[string]string{}
+	}
+	maps.Copy(source, files.values)
+	profile := resolved(all, files.values, s.control.segmentSize)
+	if err := appendInclude(files, carried); err != nil {
 		return err
 	}
 	if err := files.write(profileConf, profileText(profile, s.req.DataDir, cannotLoad())); err != nil {
+		return err
+	}
+	if err := files.write(contract.BranchConf, branchConfText); err != nil {
 		return err
 	}
 	if err := editLogin(files); err != nil {
@@ -38,7 +50,7 @@ func (s *settler) configure() error {
 	}
 	s.conf = files
 	s.change(files.changes...)
-	s.change(profileChanges(profile, files.values, s.req.Settings)...)
+	s.change(profileChanges(profile, source)...)
 	s.change(leftOut(profile, files.values, s.req.Given)...)
 	for _, name := range s.req.Skipped {
 		s.change(change{What: name, Why: "it is a link or a socket in the source's data directory, and a base backup leaves it out"})
@@ -47,13 +59,13 @@ func (s *settler) configure() error {
 }
 
 // leftOut lists the settings of the running source that a branch does not have,
-// because they stand on its command line or in files outside the data directory.
+// because they stand in files outside the data directory, or are limits of its command line.
 func leftOut(profile []setting, files map[string]string, given []contract.GivenSetting) []change {
 	var changes []change
 	for _, g := range given {
 		name := strings.ToLower(g.Name)
 		_, there := files[name]
-		if there && g.Source == "configuration file" || inProfile(profile, name) || slices.Contains(placeSettings, name) {
+		if there && (g.Source == "configuration file" || carries(g)) || inProfile(profile, name) || slices.Contains(placeSettings, name) {
 			continue
 		}
 		why := "the source has it from its " + g.Source
@@ -72,15 +84,16 @@ func leftOut(profile []setting, files map[string]string, given []contract.GivenS
 	return changes
 }
 
-// appendInclude makes the profile the last thing that postgresql.conf says.
-func appendInclude(files *confFiles) error {
+// appendInclude makes the profile the last thing that postgresql.conf says, after the
+// settings that carried has.
+func appendInclude(files *confFiles, carried string) error {
 	text, err := files.root.ReadFile(mainConf)
 	if err != nil {
 		return err
 	}
 	trimmed := strings.TrimRight(string(text), "\r\n \t")
-	trimmed = strings.TrimSuffix(trimmed, includeComment)
-	return files.write(mainConf, strings.TrimRight(trimmed, "\r\n \t")+"\n\n"+includeComment+"\ninclude '"+profileConf+"'\n")
+	trimmed = strings.TrimRight(strings.TrimSuffix(trimmed, includeComment), "\r\n \t")
+	return files.write(mainConf, trimmed+"\n\n"+carried+includeComment+"\ninclude '"+profileConf+"'\n")
 }
 
 const includeComment = "# What a branch sets otherwise. It comes last, so that it holds."
@@ -148,10 +161,7 @@ func (s *settler) dropRefused(log []string) (bool, error) {
 	if err := files.edit(mainConf, 0); err != nil {
 		return false, err
 	}
-	if err := appendInclude(files); err != nil {
-		return false, err
-	}
-	if err := files.editAuto(profileOf(s.major)); err != nil {
+	if err := appendInclude(files, ""); err != nil {
 		return false, err
 	}
 	s.change(files.changes...)

@@ -26,6 +26,7 @@ var probedSettings = []string{
 	"full_page_writes", "data_checksums", "wal_segment_size", "io_method",
 	"shared_buffers", "huge_pages", "listen_addresses", "port", "ssl",
 	"default_statistics_target",
+	"work_mem", "maintenance_work_mem", "max_wal_size", "min_wal_size", "recovery_init_sync_method",
 	"TimeZone", "DateStyle", "IntervalStyle", "default_text_search_config",
 	"lc_messages", "lc_monetary", "lc_numeric", "lc_time", "password_encryption",
 }
@@ -181,13 +182,18 @@ func askSettings(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
 	if err != nil {
 		return err
 	}
-	p.Settings = map[string]string{}
+	p.Settings, err = collectSettings(rows)
+	return err
+}
+
+func collectSettings(rows pgx.Rows) (map[string]string, error) {
+	found := map[string]string{}
 	var name, value string
-	_, err = pgx.ForEachRow(rows, []any{&name, &value}, func() error {
-		p.Settings[name] = value
+	_, err := pgx.ForEachRow(rows, []any{&name, &value}, func() error {
+		found[name] = value
 		return nil
 	})
-	return err
+	return found, err
 }
 
 // askBytes leaves 0 where the user may not ask for the size of every database, or

@@ -53,7 +53,7 @@ func TestLeftOutNamesWhatABranchDoesNotHave(t *testing.T) {
 		{Name: "ssl_passphrase_command", Value: "echo hunter2", Source: "configuration file"},
 	}
 	files := map[string]string{"max_connections": "100", "datestyle": "iso, dmy"}
-	assert.DeepEqual(t, leftOut(profileOf(17), files, given), []change{
+	assert.DeepEqual(t, leftOut(resolved(profileOf(17), files, 16<<20), files, given), []change{
 		{What: "work_mem", Was: "64MB", Why: "the source has it from a file outside the data directory, /etc/postgresql/conf.d/a.conf"},
 		{What: "max_connections", Was: "500", Why: "the source has it from its command line"},
 		{What: "random_page_cost", Was: "1.1", Why: "the source has it from a file outside the data directory"},

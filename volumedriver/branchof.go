@@ -43,6 +43,7 @@ func (d *Driver) createBranchOfBranch(ctx context.Context, m *branchMeta, o opti
 		}
 		m.SeedID, m.Seed, m.Generation = p.SeedID, p.Seed, p.Generation
 		m.Parent, m.ParentID = parent.name, parent.id
+		m.Settings = withSettings(p.Settings, m.Conf)
 		return nil
 	})
 	if err != nil {

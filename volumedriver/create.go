@@ -58,7 +58,7 @@ func (d *Driver) sameOptions(v *volume, o options) error {
 	m := v.branch
 	sameParent := m.Asked == o.asked() ||
 		(o.parent == "" && m.Parent == "" && o.seed == m.Seed && o.generation == m.Generation)
-	if !sameParent || m.Cow != o.cow || m.TTL != o.ttl {
+	if !sameParent || m.Cow != o.cow || m.TTL != o.ttl || m.Conf != o.conf {
 		return exists
 	}
 	return nil
@@ -113,7 +113,8 @@ func (d *Driver) createBranch(ctx context.Context, name string, o options) error
 				"leave it out to get an eager branch, which copies each file that Postgres opens")
 		}
 	}
-	m := &branchMeta{Format: storeFormat, Name: name, Asked: o.asked(), Cow: o.cow, TTL: o.ttl, Created: time.Now().UTC()}
+	m := &branchMeta{Format: storeFormat, Name: name, Asked: o.asked(), Cow: o.cow, TTL: o.ttl, Created: time.Now().UTC(),
+		Conf: o.conf, Settings: withSettings(nil, o.conf)}
 	if o.parent != "" {
 		return d.createBranchOfBranch(ctx, m, o)
 	}
@@ -161,6 +162,9 @@ func (d *Driver) buildBranch(ctx context.Context, v *volume, top, walHead string
 	d.setID(v, id)
 	d.step("create: folder made")
 	err = d.store.makeUpper(v.dir(), top, walHead)
+	if err == nil {
+		err = d.placeSettings(v.dir(), v.branch)
+	}
 	d.step("create: upper made")
 	if err == nil {
 		err = writeMeta(d.store.root, path.Join(v.dir(), metaFile), v.branch)

@@ -67,6 +67,10 @@ type branchMeta struct {
 	Cow     string        `json:"cow"`
 	TTL     time.Duration `json:"ttl,omitempty"`
 	Created time.Time     `json:"created"`
+	// Conf are the settings that were asked for, as sorted lines NAME=VALUE; Settings
+	// are those with the parent's below them, which the branch's file holds.
+	Conf     string            `json:"conf,omitempty"`
+	Settings map[string]string `json:"settings,omitempty"`
 }
 
 // expires is when the branch may be reaped, nil for never.

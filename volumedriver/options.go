@@ -16,7 +16,7 @@ const validOptions = "valid options: " +
 	contract.OptSeed + "=NAME[@GENERATION] makes a branch of a seed, " +
 	contract.OptBranch + "=NAME a branch of a branch, both with " +
 	contract.OptCow + "=" + contract.CowAuto + "|" + contract.CowFile + "|" + contract.CowOff +
-	" and " + contract.OptTTL + "=24h; " +
+	", " + contract.OptTTL + "=24h and " + contract.OptConfPrefix + "NAME=VALUE for a setting of Postgres; " +
 	contract.OptStaging + "=NAME, with " +
 	contract.OptGeneration + "=" + contract.GenerationFirst + "|" + contract.GenerationNext +
 	", makes a staging volume; " +
@@ -39,6 +39,8 @@ type options struct {
 	cow    string
 	// ttl is 0 where the branch does not expire.
 	ttl time.Duration
+	// conf are the settings of the branch's own, as sorted lines NAME=VALUE.
+	conf string
 	// next permits a staging volume for a seed that exists.
 	next bool
 	op   string
@@ -61,9 +63,16 @@ func parseOptions(name string, opts map[string]string) (options, error) {
 		return options{}, refuse(named("volume", name), "this name is not allowed", nameHint)
 	}
 	object := named("volume", name)
+	opts, conf, err := takeSettings(object, opts)
+	if err != nil {
+		return options{}, err
+	}
 	main, err := mainOption(object, opts)
 	if err != nil {
 		return options{}, err
+	}
+	if conf != "" && main != contract.OptSeed && main != contract.OptBranch {
+		return options{}, refuse(object, fmt.Sprintf("a setting does not go with %q", main), validOptions)
 	}
 	for _, key := range sortedKeys(opts) {
 		if key != main && !slices.Contains(allowed[main], key) {
@@ -80,7 +89,9 @@ func parseOptions(name string, opts map[string]string) (options, error) {
 	case contract.OptOp:
 		return ticketOptions(object, opts)
 	default:
-		return branchOptions(object, main, opts)
+		o, err := branchOptions(object, main, opts)
+		o.conf = conf
+		return o, err
 	}
 }
 

@@ -89,6 +89,9 @@ func (d *Driver) exchangeBranch(v *volume, meta *branchMeta, where, id, top, wal
 	draft := path.Join(where, id)
 	err := d.store.makeUpper(draft, top, walHead)
 	if err == nil {
+		err = d.placeSettings(draft, meta)
+	}
+	if err == nil {
 		err = writeMeta(root, path.Join(draft, metaFile), meta)
 		d.store.writeName(draft, meta.Name)
 	}

@@ -89,6 +89,7 @@ func (v *volume) status() *contract.Status {
 	case contract.KindBranch:
 		s.Seed, s.Generation, s.Parent = v.branch.Seed, v.branch.Generation, v.branch.Parent
 		s.ExpiresAt = v.branch.expires()
+		s.Settings = v.branch.Settings
 	case contract.KindStaging:
 		s.Seed = v.staging.Seed
 	}

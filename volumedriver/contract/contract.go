@@ -183,6 +183,8 @@ type Status struct {
 	Mounted bool `json:"mounted"`
 	// ExpiresAt is when the branch may be reaped.
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+	// Settings are the Postgres settings of a branch's own.
+	Settings map[string]string `json:"settings,omitempty"`
 	// LastError is the last error that the plugin met with this volume.
 	LastError string `json:"lastError,omitempty"`
 	// Damaged says that the volume's metadata cannot be read: it can be removed, and
