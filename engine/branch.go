@@ -51,6 +51,10 @@ type Branch struct {
 	CreatedAt time.Time  `json:"createdAt"`
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
 	LastError string     `json:"lastError,omitempty"`
+	// OwnPassword says that the source's user has a password that only this branch has.
+	OwnPassword bool `json:"ownPassword,omitempty"`
+	// Password is that password, known only to the verb that has just set it.
+	Password string `json:"-"`
 	// Settings are the Postgres settings of its own.
 	Settings map[string]string `json:"settings,omitempty"`
 	// Branches are the names of the branches made from this one.
@@ -171,6 +175,7 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Statu
 	}
 	b.Container, b.containerID, b.Image = containerName(c.Names), c.ID, c.Image
 	b.managed = c.Labels[LabelBranch] == v.Name
+	b.OwnPassword = c.Labels[labelLogin] == loginOwn
 	b.State = StateStopped
 	if c.State == container.StateRunning || c.State == container.StatePaused {
 		b.State = StateRunning

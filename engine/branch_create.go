@@ -36,6 +36,8 @@ type CreateOptions struct {
 	// container.
 	Aliases []string
 	Labels  map[string]string
+	// RotatePassword gives the source's user a password that only the branch has.
+	RotatePassword bool
 	// Settings are Postgres settings of the branch's own, by name in lower case.
 	Settings map[string]string
 	// Timeout bounds the wait for the first query.
@@ -85,6 +87,10 @@ func (e *Engine) Create(ctx context.Context, opts CreateOptions) (Branch, Split,
 		err = e.waitReady(ctx, opts.Name, id, status.Manifest, opts.Timeout)
 		split.Ready = lap(&clock)
 	}
+	var password string
+	if err == nil && opts.RotatePassword {
+		password, err = e.login(ctx, opts.Name, id, status.Manifest, contract.LoginRequest{Rotate: true})
+	}
 	if err != nil {
 		if id != "" {
 			e.dropContainer(ctx, id)
@@ -93,6 +99,7 @@ func (e *Engine) Create(ctx context.Context, opts CreateOptions) (Branch, Split,
 		return Branch{}, split, blameSetting(err, opts.Settings)
 	}
 	branch, err := e.Branch(ctx, opts.Name)
+	branch.Password = password
 	return branch, split, err
 }
 
@@ -244,6 +251,9 @@ func (e *Engine) createBranchContainer(ctx context.Context, opts CreateOptions, 
 		Mounts:       []mount.Mount{ourVolume(opts.Name, m.MountPath)},
 		ShmSize:      branchShm,
 		PortBindings: nat.PortMap{postgresPort: {{HostIP: opts.Publish.hostIP(), HostPort: strconv.Itoa(port)}}},
+	}
+	if opts.RotatePassword {
+		config.Labels[labelLogin] = loginOwn
 	}
 	var networks *network.NetworkingConfig
 	if opts.Network != "" {

@@ -24,6 +24,12 @@ func (e *Engine) Stop(ctx context.Context, name string, timeout *int) error {
 // Start starts a branch's server and waits for its first answer; one that runs is
 // only waited for.
 func (e *Engine) Start(ctx context.Context, name string, timeout time.Duration) (Branch, error) {
+	return e.startWith(ctx, name, "", timeout)
+}
+
+// startWith starts a branch. password is that of a branch with its own, empty for the
+// one that it has; a reset while it was stopped leaves it without, and it gets another.
+func (e *Engine) startWith(ctx context.Context, name, password string, timeout time.Duration) (Branch, error) {
 	b, err := e.withContainer(ctx, name)
 	if err != nil {
 		return b, err
@@ -35,6 +41,11 @@ func (e *Engine) Start(ctx context.Context, name string, timeout time.Duration) 
 	}
 	if err := e.waitReady(ctx, name, b.containerID, b.Manifest, timeout); err != nil {
 		return b, err
+	}
+	if b.OwnPassword {
+		if _, err := e.login(ctx, name, b.containerID, b.Manifest, contract.LoginRequest{Password: password}); err != nil {
+			return b, err
+		}
 	}
 	return e.Branch(ctx, name)
 }
@@ -51,6 +62,12 @@ func (e *Engine) Reset(ctx context.Context, name string, timeout time.Duration) 
 			Cause: fmt.Sprintf("the container %s, which is not ours, runs it", b.Container),
 			Hint:  fmt.Sprintf("`docker stop %s` first", b.Container)}
 	}
+	var password string
+	if b.State == StateRunning && b.OwnPassword {
+		if password, err = e.login(ctx, name, b.containerID, b.Manifest, contract.LoginRequest{}); err != nil {
+			return b, err
+		}
+	}
 	if b.State == StateRunning {
 		if err := e.api.ContainerStop(ctx, b.containerID, container.StopOptions{}); err != nil {
 			return b, translate(err, branchObject(name))
@@ -62,7 +79,7 @@ func (e *Engine) Reset(ctx context.Context, name string, timeout time.Duration) 
 	}
 	// Also after a refusal, and after an interrupt: what ran before shall run.
 	ctx = context.WithoutCancel(ctx)
-	after, err := e.Start(ctx, name, timeout)
+	after, err := e.startWith(ctx, name, password, timeout)
 	if resetErr != nil {
 		return b, resetErr
 	}
@@ -144,12 +161,28 @@ func (e *Engine) Running(ctx context.Context, name string) (Branch, error) {
 	return b, err
 }
 
-// URL gives a branch's connection URL on the engine's host. It has no password:
-// roles keep those that they have in the source, and none is stored here.
-func (b Branch) URL() (string, error) {
+// URL gives a branch's connection URL on the engine's host. It has a password only where
+// the branch has one of its own, which is read from the running branch: otherwise roles
+// keep those that they have in the source, and none is stored here.
+func (e *Engine) URL(ctx context.Context, name string) (string, error) {
+	b, err := e.Branch(ctx, name)
+	if err != nil {
+		return "", err
+	}
 	if b.Port == 0 {
 		return "", &Error{Kind: KindConflict, Object: branchObject(b.Branch), Cause: "publishes no port",
 			Hint: "reach it over a Docker network by its container's name"}
 	}
-	return connectionURL(b), nil
+	if !b.OwnPassword {
+		return connectionURL(b, ""), nil
+	}
+	if b.State != StateRunning {
+		return "", &Error{Kind: KindConflict, Object: branchObject(name), Cause: "does not run, and only the running branch tells its password",
+			Hint: fmt.Sprintf("start it with `docker pgbranch start %s`", name)}
+	}
+	password, err := e.login(ctx, name, b.containerID, b.Manifest, contract.LoginRequest{})
+	if err != nil {
+		return "", err
+	}
+	return connectionURL(b, password), nil
 }

@@ -84,6 +84,10 @@ const (
 	LabelBranch = "io.github.pgbranch.branch"
 	// LabelHelper, on a container, names the seed that it helps to make.
 	LabelHelper = "io.github.pgbranch.helper"
+	// labelLogin, on a branch's container, is loginOwn where its user has a password of
+	// the branch's own. The password is in the branch's volume only.
+	labelLogin = "io.github.pgbranch.login"
+	loginOwn   = "own"
 	// labelCreation, on a volume, is a random word by which a caller knows whether
 	// VolumeCreate made the volume or found it: the Engine answers both alike.
 	labelCreation = "io.github.pgbranch.creation"

@@ -64,8 +64,9 @@ func describe(p contract.Probe) string {
 	return fmt.Sprintf("%s/%s", net.JoinHostPort(p.Host, fmt.Sprint(p.Port)), p.Database)
 }
 
-// connectionURL gives the URL of a branch's published port.
-func connectionURL(b Branch) string {
+// connectionURL gives the URL of a branch's published port, with a password where one
+// is given.
+func connectionURL(b Branch, password string) string {
 	host := b.HostIP
 	if host == "" || host == "0.0.0.0" || host == "::" {
 		host = "127.0.0.1"
@@ -76,6 +77,9 @@ func connectionURL(b Branch) string {
 	}
 	if b.Manifest != nil {
 		u.User = url.User(b.Manifest.User)
+		if password != "" {
+			u.User = url.UserPassword(b.Manifest.User, password)
+		}
 		u.Path = "/" + b.Manifest.Database
 	}
 	return u.String()

@@ -23,7 +23,7 @@ type createOptions struct {
 	from, cow, publish, network, progress string
 	conf                                  []string
 	ttl, timeout                          time.Duration
-	timings                               bool
+	timings, rotatePassword               bool
 }
 
 func newCreateCommand(dockerCLI command.Cli) *cobra.Command {
@@ -38,6 +38,10 @@ has answered a query.
 The branch has the source's settings, save those that a branch cannot have or that ask
 for a bigger machine: ` + "`docker pgbranch seed inspect SEED`" + ` lists them. --conf sets one
 for this branch alone; it holds over restarts and resets.
+
+Roles log in with the passwords that they have in the source. --rotate-password gives the
+user of the source's URL another one, random and kept in this branch alone, which is
+printed once to standard error and by ` + "`docker pgbranch url BRANCH`" + `.
 ` + exitHelp,
 		Example: `  docker pgbranch create feature-x --from shop
   docker pgbranch create feature-x --from shop@2 -p 5433
@@ -52,6 +56,7 @@ for this branch alone; it holds over restarts and resets.
 	flags.StringVar(&opts.from, "from", "", "Seed to branch from, NAME (the newest generation) or NAME@GEN")
 	flags.StringVarP(&opts.publish, "publish", "p", "", "Publish Postgres on PORT or IP:PORT (default a free port on 127.0.0.1)")
 	flags.StringVar(&opts.network, "network", "", "Join this network, with the branch's name as address")
+	flags.BoolVar(&opts.rotatePassword, "rotate-password", false, "Give the source's user a password that only this branch has")
 	flags.StringArrayVarP(&opts.conf, "conf", "c", nil, "Set a setting of Postgres for this branch, NAME=VALUE")
 	flags.StringVar(&opts.cow, "cow", contract.CowAuto, "How to copy on write: auto, file, off")
 	flags.DurationVar(&opts.ttl, "ttl", 0, "How long the branch is wanted, as in 24h (default for ever)")
@@ -90,7 +95,7 @@ func runCreate(ctx context.Context, dockerCLI command.Cli, name string, opts cre
 	started := time.Now()
 	branch, split, err := newEngine(dockerCLI).Create(ctx, engine.CreateOptions{
 		Name: name, From: opts.from, Cow: opts.cow, TTL: opts.ttl,
-		Publish: publish, Network: opts.network, Settings: settings, Timeout: opts.timeout, Progress: progress.report,
+		Publish: publish, Network: opts.network, Settings: settings, RotatePassword: opts.rotatePassword, Timeout: opts.timeout, Progress: progress.report,
 	})
 	progress.close()
 	if err != nil {
@@ -99,6 +104,7 @@ func runCreate(ctx context.Context, dockerCLI command.Cli, name string, opts cre
 	ms := func(d time.Duration) time.Duration { return d.Round(time.Millisecond) }
 	_, _ = fmt.Fprintf(dockerCLI.Err(), "branch of %s, ready after %s on %s:%d, owns %s\n", branch.SeedRef(),
 		ms(time.Since(started)), branch.HostIP, branch.Port, units.BytesSize(float64(branch.OwnedBytes)))
+	sayLogin(dockerCLI, branch)
 	if branch.CowMode == contract.ModeEager && opts.cow != contract.CowOff {
 		_, _ = fmt.Fprintf(dockerCLI.Err(), "warning: the branch is eager, each file that Postgres opens is copied: %s\n", branch.CowReason)
 	}
@@ -108,4 +114,18 @@ func runCreate(ctx context.Context, dockerCLI command.Cli, name string, opts cre
 	}
 	_, err = fmt.Fprintln(dockerCLI.Out(), branch.Branch)
 	return err
+}
+
+// sayLogin tells how to log in: nobody should find out by chance that a branch takes
+// the passwords of production.
+func sayLogin(dockerCLI command.Cli, branch engine.Branch) {
+	if branch.Manifest == nil {
+		return
+	}
+	if branch.Password == "" {
+		_, _ = fmt.Fprintf(dockerCLI.Err(), "log in as %s with its password in the source; --rotate-password gives a branch its own\n", branch.Manifest.User)
+		return
+	}
+	_, _ = fmt.Fprintf(dockerCLI.Err(), "log in as %s with the password %s, which only this branch has; `docker pgbranch url %s` shows it again\n",
+		branch.Manifest.User, branch.Password, branch.Branch)
 }

@@ -13,15 +13,12 @@ func newURLCommand(dockerCLI command.Cli) *cobra.Command {
 	return &cobra.Command{
 		Use:   "url BRANCH",
 		Short: "Print a branch's connection URL",
-		Long: `Print the connection URL of a branch's published port on the engine's host. It holds
-no password: roles keep those that they have in the source, and none is stored here.`,
+		Long: `Print the connection URL of a branch's published port on the engine's host. It holds a
+password only for a branch made with --rotate-password, read from the running branch.
+Otherwise roles keep those that they have in the source, and none is stored here.`,
 		Args: cli.ExactArgs(1),
 		RunE: run(func(ctx context.Context, args []string) error {
-			branch, err := newEngine(dockerCLI).Branch(ctx, args[0])
-			if err != nil {
-				return err
-			}
-			url, err := branch.URL()
+			url, err := newEngine(dockerCLI).URL(ctx, args[0])
 			if err != nil {
 				return err
 			}

@@ -37,6 +37,7 @@ var requests = map[string]verb{
 	contract.AgentProbe:      runProbe,
 	contract.AgentBaseBackup: runBaseBackup,
 	contract.AgentSettle:     runSettle,
+	contract.AgentLogin:      runLogin,
 }
 
 // errInterrupted is the cause of a context that a signal or the end of standard

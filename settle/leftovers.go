@@ -19,7 +19,7 @@ import (
 var staleFiles = []string{
 	"standby.signal", "recovery.signal", "recovery.conf", "postmaster.pid", "postmaster.opts",
 	"backup_manifest", "current_logfiles", "global/pg_internal.init",
-	contract.RuntimeDir, // of a source that is itself a branch
+	contract.RuntimeDir, contract.PasswordFile, contract.PasswordFile + ".new", // of a source that is itself a branch
 }
 
 // Directories whose contents are of no use without the server that made them.

@@ -43,14 +43,11 @@ func runReady(args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	ev := newEvents(stdout)
-	config, err := pgconn.ParseConfig("sslmode=disable connect_timeout=10")
+	config, err := localConfig(*dir, uint16(*port), *user, *database, "pgoverlay ready")
 	if err != nil {
 		ev.last(contract.AgentEvent{Error: fail(contract.AgentErrFailed, "", "%s", err)})
 		return exitFailed
 	}
-	config.Host, config.Port = *dir, uint16(*port)
-	config.User, config.Database, config.Password = *user, *database, ""
-	config.Fallbacks, config.RuntimeParams = nil, map[string]string{"application_name": "pgoverlay ready"}
 
 	ctx, cancel := context.WithTimeout(context.Background(), *timeout)
 	defer cancel()
@@ -60,6 +57,19 @@ func runReady(args []string, stdout, stderr io.Writer) int {
 	}
 	ev.say(contract.StageReady, "")
 	return exitOK
+}
+
+// localConfig is of a connection to the container's own server over its socket, which
+// asks for no password. Nothing of the environment is in it.
+func localConfig(dir string, port uint16, user, database, application string) (*pgconn.Config, error) {
+	config, err := pgconn.ParseConfig("sslmode=disable connect_timeout=10")
+	if err != nil {
+		return nil, err
+	}
+	config.Host, config.Port = dir, port
+	config.User, config.Database, config.Password = user, database, ""
+	config.Fallbacks, config.RuntimeParams = nil, map[string]string{"application_name": application}
+	return config, nil
 }
 
 // awaitServer asks until the server answers, refuses for good, or ctx ends. The

@@ -35,7 +35,7 @@ func oddSource(t testing.TB) source {
 		docker(t, "run", "-d", "--name", name, "--network", name, "-e", "POSTGRES_PASSWORD="+password, "-e", "POSTGRES_DB=shop", "postgres:17",
 			"postgres", "-c", "fsync=off", "-c", "max_connections=2000", "-c", "max_locks_per_transaction=128",
 			"-c", "max_worker_processes=40", "-c", "TimeZone=Asia/Tokyo", "-c", "superuser_reserved_connections=250")
-		waitFor(t, time.Minute, "the source answers over TCP", func() bool {
+		waitFor(t, 4*time.Minute, "the source answers over TCP", func() bool {
 			return command("", "docker", "exec", name, "pg_isready", "-q", "-h", "127.0.0.1", "-U", "postgres").code == 0
 		})
 		script := `CREATE ROLE app LOGIN REPLICATION PASSWORD '` + strings.ReplaceAll(oddPassword, "'", "''") + `';

@@ -16,6 +16,9 @@ const (
 	AgentBaseBackup = "basebackup"
 	// AgentSettle settles a staging volume. SettleRequest.
 	AgentSettle = "settle"
+	// AgentLogin gives a branch's role a password of the branch's own, or tells it. It
+	// runs in the branch's container. LoginRequest.
+	AgentLogin = "login"
 	// AgentReady waits until the server of this container answers a query. It takes
 	// flags, --user, --database and --timeout, and no request.
 	AgentReady = "ready"
@@ -105,6 +108,32 @@ type SettleRequest struct {
 	Skipped []string `json:"skipped,omitempty"`
 }
 
+// LoginRequest is the request of AgentLogin. Without Rotate and Password, the password
+// that the branch has is told, and one is made where it has none.
+type LoginRequest struct {
+	// Root is where the branch's volume is mounted.
+	Root string `json:"root"`
+	// User is the role whose password it is; Superuser and Database are for the
+	// connection that sets it.
+	User      string `json:"user"`
+	Superuser string `json:"superuser"`
+	Database  string `json:"database"`
+	// Password is to be set; empty makes a random one.
+	Password string `json:"password,omitempty"`
+	// Rotate replaces a password that the branch has.
+	Rotate bool `json:"rotate,omitempty"`
+}
+
+// Login is the answer to AgentLogin, and the content of PasswordFile.
+type Login struct {
+	User     string `json:"user"`
+	Password string `json:"password"`
+}
+
+// PasswordFile, at the root of a branch's volume, holds the password that only this
+// branch has. Its owner alone may read it.
+const PasswordFile = "pgoverlay.password"
+
 // Stages of an AgentEvent, in order.
 const (
 	StageProbe      = "probe"
@@ -120,7 +149,7 @@ const (
 )
 
 // AgentEvent is one line of the agent's output. At most one of Error, Probe,
-// BaseBackup and Manifest is set, and only in the last line.
+// BaseBackup, Manifest and Login is set, and only in the last line.
 type AgentEvent struct {
 	Stage string `json:"stage,omitempty"`
 	// Done and Total measure the stage, in bytes; Total is 0 where it is unknown.
@@ -133,6 +162,7 @@ type AgentEvent struct {
 	Probe      *Probe            `json:"probe,omitempty"`
 	BaseBackup *BaseBackupResult `json:"baseBackup,omitempty"`
 	Manifest   *Manifest         `json:"manifest,omitempty"`
+	Login      *Login            `json:"login,omitempty"`
 }
 
 // BaseBackupResult is the answer to AgentBaseBackup.
