@@ -33,10 +33,10 @@ type wire struct {
 	busy sync.WaitGroup
 }
 
-// errEmptyRequest answers a request that lost its body. After a transport error dockerd
-// sends the request again with the body it has already read, so with none
+// errEmptyRequest answers a request that lost its body. After a transport error, and after
+// a timeout of its own, dockerd sends the request again with the body it has already read, so with none
 // (pkg/plugins/client.go, callWithRetry).
-var errEmptyRequest = refuse("request", "came without content, because the plugin was restarted while it was under way", "please retry")
+var errEmptyRequest = refuse("request", "came without content, because the plugin was restarted, or took too long, while it was under way", "please retry")
 
 // handler gives the protocol's routes.
 func (w *wire) handler() sdk.Handler {

@@ -179,3 +179,32 @@ func TestLossyWriterNeverWaits(t *testing.T) {
 	r.Close()
 	l.Close()
 }
+
+// TestWhatDockerdGaveUpOnIsRolledBack ends the request in the midst of each operation.
+func TestWhatDockerdGaveUpOnIsRolledBack(t *testing.T) {
+	for name, opts := range map[string][]string{
+		"a branch": {"seed", "shop"}, "a staging volume": {"staging", "other"}, "a branch of a branch": {"branch", "b1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			b.seal("shop")
+			b.mustCreate("b1", "seed", "shop")
+			ctx, giveUp := context.WithCancel(t.Context())
+			b.d.cfg.Step = func(string) { giveUp() }
+			assert.ErrorIs(t, b.d.Create(ctx, "v1", optionMap(opts)), context.Canceled)
+			b.absent("v1")
+			b.d.cfg.Step = nil
+			b.restart()
+			b.emptyTrash()
+			b.checkNothingLeft()
+			b.mustCreate("v1", opts...)
+		})
+	}
+	b := newBench(t)
+	b.seal("shop")
+	b.mustCreate("b1", "seed", "shop")
+	ctx, giveUp := context.WithCancel(t.Context())
+	b.d.cfg.Step = func(string) { giveUp() }
+	assert.ErrorIs(t, b.d.Remove(ctx, "b1"), context.Canceled)
+	b.status("b1")
+}

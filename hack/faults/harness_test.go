@@ -288,7 +288,7 @@ func (r *rig) serve(branch string, flags ...string) (container string) {
 func (r *rig) ready(container string) {
 	r.t.Helper()
 	var err error
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(120 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		if _, err = r.Try("exec", container, "psql", "-U", "postgres", "-Atc", "select 1"); err == nil {
 			return
 		}
