@@ -1,5 +1,6 @@
 #include "server.h"
 #include "shared.h"
+#include "text.h"
 #include "upgrade.h"
 #include "wrap.h"
 
@@ -53,10 +54,33 @@ static lz_ssize lz_pwritev2(int fd, const void *iov, int count, lz_off off, int 
 	return lz_return(rc);
 }
 
+/*
+ * A truncation that keeps a part has to copy the whole file first, and Postgres has no way back from one that fails: it
+ * truncates in a critical section, so the error is a PANIC, and recovery repeats it until there is space (catalog/storage.c,
+ * RelationTruncate and smgr_redo). The server's own message names the file and "No space left on device"; what it cannot
+ * know is whose space.
+ */
+static void say_no_space(int fd)
+{
+	char link[64] = "/proc/thread-self/fd/", path[LZ_PATH_MAX], line[LZ_PATH_MAX + 256] = "lazyrw: no space to copy \"";
+	long n;
+	int rc = lz_append_number(link, sizeof(link), (unsigned long)fd);
+
+	n = lz_sys_readlink(link, path, sizeof(path) - 1);
+	path[n < 0 ? 0 : n] = '\0';
+	rc |= lz_append(line, sizeof(line), path);
+	rc |= lz_append(line, sizeof(line), "\", which a truncation needs; free space on the disk of the engine's data root, "
+		"with `docker pgbranch rm` for one, and this server goes on or can be started again\n");
+	(void)rc; /* a line that did not fit is still a line */
+	(void)lz_sys_write(LZ_STDERR, line, lz_length(line)); /* the error itself goes to the caller */
+}
+
 static int lz_ftruncate(int fd, lz_off size)
 {
 	long rc = lz_before_write(fd, size == 0 ? LZ_EMPTY : LZ_WRITE);
 
+	if (rc == -ENOSPC || rc == -EDQUOT)
+		say_no_space(fd);
 	if (rc == 0)
 		rc = lz_syscall(__NR_ftruncate, fd, size, 0, 0, 0, 0);
 	return (int)lz_return(rc);
