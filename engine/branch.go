@@ -27,7 +27,9 @@ const (
 // `ls --format json` and `inspect` print; the keys of the volume's Status keep
 // their names.
 type Branch struct {
-	Branch     string `json:"branch"`
+	Branch string `json:"branch"`
+	// Git is the git branch that it was named for, if it was.
+	Git        string `json:"git,omitempty"`
 	Seed       string `json:"seed"`
 	Generation int    `json:"generation"`
 	// Parent is the branch that this one was made from, if it was.
@@ -50,7 +52,9 @@ type Branch struct {
 	Image     string     `json:"image,omitempty"`
 	CreatedAt time.Time  `json:"createdAt"`
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
-	LastError string     `json:"lastError,omitempty"`
+	// Expired tells that ExpiresAt is over by the plugin's clock.
+	Expired   bool   `json:"expired,omitempty"`
+	LastError string `json:"lastError,omitempty"`
 	// OwnPassword says that the source's user has a password that only this branch has.
 	OwnPassword bool `json:"ownPassword,omitempty"`
 	// Password is that password, known only to the verb that has just set it.
@@ -67,6 +71,8 @@ type Branch struct {
 
 	containerID string
 	managed     bool
+	// damaged tells that the plugin cannot read the branch's metadata.
+	damaged bool
 }
 
 // SeedRef gives the branch's seed as NAME@GEN.
@@ -159,13 +165,13 @@ func (e *Engine) branchNotFound(ctx context.Context, name string, err error) err
 func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Status, all []container.Summary) (Branch, error) {
 	created, _ := time.Parse(time.RFC3339, v.CreatedAt)
 	b := Branch{
-		Branch: v.Name, Seed: s.Seed, Generation: s.Generation, Parent: s.Parent,
+		Branch: v.Name, Git: v.Labels[LabelGit], Seed: s.Seed, Generation: s.Generation, Parent: s.Parent,
 		State:   StateVolume,
 		CowMode: s.CowMode, CowReason: s.CowReason, CowVia: s.CowVia, CopyUpMode: s.CopyUpMode,
 		OwnedBytes: s.OwnedBytes, Mounted: s.Mounted,
-		CreatedAt: created, ExpiresAt: s.ExpiresAt, LastError: s.LastError,
+		CreatedAt: created, ExpiresAt: s.ExpiresAt, Expired: s.Expired, LastError: s.LastError,
 		Settings: s.Settings,
-		Branches: s.Branches, Manifest: s.Manifest,
+		Branches: s.Branches, Manifest: s.Manifest, damaged: s.Damaged,
 	}
 	c, found := pickContainer(v.Name, all)
 	b.Compose = composeOrigin(v.Labels, c.Labels)
@@ -176,6 +182,9 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Statu
 	b.Container, b.containerID, b.Image = containerName(c.Names), c.ID, c.Image
 	b.managed = c.Labels[LabelBranch] == v.Name
 	b.OwnPassword = c.Labels[labelLogin] == loginOwn
+	if git := c.Labels[LabelGit]; git != "" {
+		b.Git = git // the Engine may have lost the volume's labels
+	}
 	b.State = StateStopped
 	if c.State == container.StateRunning || c.State == container.StatePaused {
 		b.State = StateRunning

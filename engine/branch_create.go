@@ -21,6 +21,8 @@ import (
 // CreateOptions say what a branch is made of.
 type CreateOptions struct {
 	Name string
+	// Git is the git branch that the branch is named for; empty is none.
+	Git string
 	// From is the seed, NAME or NAME@GEN.
 	From string
 	// Cow is one of the contract.Cow* requests; empty is auto.
@@ -135,17 +137,14 @@ func (e *Engine) createBranchVolume(ctx context.Context, opts CreateOptions) (s 
 	}
 	v, err := e.createVolume(ctx, volume.CreateOptions{
 		Name: opts.Name, DriverOpts: driverOpts,
-		Labels: map[string]string{labelCreation: mark},
+		Labels: withGit(map[string]string{labelCreation: mark}, opts.Git),
 	})
 	if err != nil {
 		undo()
 		return s, nil, e.createRefused(ctx, opts, err)
 	}
 	if v.Labels[labelCreation] != mark {
-		return s, nil, &Error{
-			Kind: KindConflict, Object: branchObject(opts.Name), Cause: "exists already",
-			Hint: fmt.Sprintf("use it, choose another name, or remove it with `docker pgbranch rm %s`", opts.Name),
-		}
+		return s, nil, nameTaken(opts, v.Labels)
 	}
 	_, s, err = e.inspect(ctx, opts.Name, branchObject(opts.Name))
 	if err == nil && s.Manifest == nil {
@@ -156,6 +155,26 @@ func (e *Engine) createBranchVolume(ctx context.Context, opts CreateOptions) (s 
 		return s, nil, err
 	}
 	return s, undo, nil
+}
+
+// withGit adds the git branch to labels, if there is one.
+func withGit(labels map[string]string, git string) map[string]string {
+	if git != "" {
+		labels[LabelGit] = git
+	}
+	return labels
+}
+
+// nameTaken refuses a name that is in use. found are the labels of what has it.
+func nameTaken(opts CreateOptions, found map[string]string) error {
+	cause := "exists already"
+	if opts.Git != "" && found[LabelGit] != opts.Git {
+		cause = fmt.Sprintf("exists already, and not for the git branch %s", opts.Git)
+	}
+	return &Error{
+		Kind: KindConflict, Object: branchObject(opts.Name), Cause: cause,
+		Hint: fmt.Sprintf("use it, choose another name, or remove it with `docker pgbranch rm %s`", opts.Name),
+	}
 }
 
 // createRefused says why the volume was not made. The driver's refusal is text, so
@@ -244,7 +263,7 @@ func (e *Engine) createBranchContainer(ctx context.Context, opts CreateOptions, 
 		User:         fmt.Sprintf("%d:%d", m.UID, m.GID),
 		Env:          branchEnv(*m, status.CowMode, img.Preload),
 		ExposedPorts: nat.PortSet{postgresPort: {}},
-		Labels:       map[string]string{LabelBranch: opts.Name, labelPort: strconv.Itoa(port)},
+		Labels:       withGit(map[string]string{LabelBranch: opts.Name, labelPort: strconv.Itoa(port)}, opts.Git),
 	}
 	maps.Copy(config.Labels, opts.Labels)
 	host := &container.HostConfig{

@@ -27,6 +27,7 @@ import (
 // implements it; tests put a fake in its place.
 type API interface {
 	DaemonHost() string
+	ClientVersion() string
 	Info(ctx context.Context) (system.Info, error)
 
 	PluginInspectWithRaw(ctx context.Context, name string) (*types.Plugin, []byte, error)
@@ -58,6 +59,8 @@ type API interface {
 
 	ImageImport(ctx context.Context, source image.ImportSource, ref string, options image.ImportOptions) (io.ReadCloser, error)
 	ImageInspect(ctx context.Context, image string, options ...client.ImageInspectOption) (image.InspectResponse, error)
+	ImageList(ctx context.Context, options image.ListOptions) ([]image.Summary, error)
+	ImageRemove(ctx context.Context, image string, options image.RemoveOptions) ([]image.DeleteResponse, error)
 	ImagePull(ctx context.Context, ref string, options image.PullOptions) (io.ReadCloser, error)
 }
 

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strings"
+	"sync"
 	"testing"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -31,22 +33,48 @@ type fakeAPI struct {
 
 	host       string
 	info       system.Info
+	infoErr    error
 	plugin     *types.Plugin
+	spare      *types.Plugin
 	volumes    map[string]*volume.Volume
 	containers map[string]*fakeContainer
 	images     map[string]image.InspectResponse
 	calls      []string
 
+	// mu guards calls, volumes and containers, where a verb is about several at once.
+	mu             sync.Mutex
+	onVolumeRemove func(name string)
 	volumeCreate   func(volume.CreateOptions) error
 	containerStart func(id string) error
 	agent          func(verb string, request []byte) []contract.AgentEvent
 	pull           func(ref string) error
+	// pluginEnable is the outcome of enabling a plugin; check of what a helper
+	// container says about a data root.
+	pluginEnable func(name string) error
+	check        func(source, id string) error
+	// version is what the plugin says it is, next what one that is made says.
+	version, next string
+	// status is what else the plugin says, storeThere the id of a store that a check
+	// finds.
+	status     contract.PluginStatus
+	storeThere string
 }
 
 type fakeContainer struct {
 	config  *container.Config
 	host    *container.HostConfig
 	running bool
+	// exit is the exit status, once done is closed.
+	exit int64
+	done chan struct{}
+	// created is in seconds since 1970.
+	created int64
+}
+
+func (f *fakeAPI) note(call string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, call)
 }
 
 func newFake() *fakeAPI {
@@ -60,7 +88,8 @@ func newFake() *fakeAPI {
 		},
 		volumes:    map[string]*volume.Volume{},
 		containers: map[string]*fakeContainer{},
-		images: map[string]image.InspectResponse{"postgres:17": {ID: "sha256:17", Config: imageConfig(
+		version:    "v1", next: "v1",
+		images: map[string]image.InspectResponse{"pgbranch-agent:v1": {}, "pgbranch-agent:v2": {}, "postgres:17": {ID: "sha256:17", Config: imageConfig(
 			[]string{"PG_MAJOR=17", "PGDATA=/var/lib/postgresql/data"}, "/var/lib/postgresql/data")}},
 	}
 }
@@ -94,13 +123,22 @@ func testManifest() *contract.Manifest {
 }
 
 func (f *fakeAPI) DaemonHost() string                        { return f.host }
-func (f *fakeAPI) Info(context.Context) (system.Info, error) { return f.info, nil }
+func (f *fakeAPI) ClientVersion() string                     { return "1.51" }
+func (f *fakeAPI) Info(context.Context) (system.Info, error) { return f.info, f.infoErr }
 
-func (f *fakeAPI) PluginInspectWithRaw(context.Context, string) (*types.Plugin, []byte, error) {
-	if f.plugin == nil {
+// slot is where a plugin of that name is kept.
+func (f *fakeAPI) slot(name string) **types.Plugin {
+	if name == spareName {
+		return &f.spare
+	}
+	return &f.plugin
+}
+
+func (f *fakeAPI) PluginInspectWithRaw(_ context.Context, name string) (*types.Plugin, []byte, error) {
+	if *f.slot(name) == nil {
 		return nil, nil, notFound("plugin")
 	}
-	return f.plugin, nil, nil
+	return *f.slot(name), nil, nil
 }
 
 func (f *fakeAPI) VolumeCreate(_ context.Context, o volume.CreateOptions) (volume.Volume, error) {
@@ -122,16 +160,24 @@ func (f *fakeAPI) VolumeCreate(_ context.Context, o volume.CreateOptions) (volum
 		delete(f.volumes, o.DriverOpts[contract.OptVolume])
 		s = contract.Status{Kind: contract.KindTicket, SealedAs: "shop@1"}
 	case o.DriverOpts[contract.OptOp] == contract.OpStatus:
-		s = contract.Status{Kind: contract.KindTicket, Plugin: &contract.PluginStatus{Version: "v1", StoreID: "id"}}
+		s = contract.Status{Kind: contract.KindTicket, Plugin: f.pluginStatus()}
 	case o.DriverOpts[contract.OptOp] != "":
 		s = contract.Status{Kind: contract.KindTicket}
 	}
-	v := &volume.Volume{Name: o.Name, Driver: contract.DriverNameInEngine, Labels: o.Labels, Status: statusMap(s)}
+	v := &volume.Volume{Name: o.Name, Driver: contract.DriverNameInEngine, Labels: o.Labels, Options: o.DriverOpts, Status: statusMap(s)}
 	f.volumes[o.Name] = v
 	return *v, nil
 }
 
+func (f *fakeAPI) pluginStatus() *contract.PluginStatus {
+	s := f.status
+	s.Version, s.StoreID = f.version, "id"
+	return &s
+}
+
 func (f *fakeAPI) VolumeInspect(_ context.Context, name string) (volume.Volume, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	v, ok := f.volumes[name]
 	if !ok {
 		return volume.Volume{}, notFound("volume")
@@ -148,8 +194,13 @@ func (f *fakeAPI) VolumeList(context.Context, volume.ListOptions) (volume.ListRe
 }
 
 func (f *fakeAPI) VolumeRemove(_ context.Context, name string, _ bool) error {
-	f.calls = append(f.calls, "volume rm "+name)
+	f.note("volume rm " + name)
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	delete(f.volumes, name)
+	if f.onVolumeRemove != nil {
+		f.onVolumeRemove(name)
+	}
 	return nil
 }
 
@@ -158,7 +209,7 @@ func (f *fakeAPI) ContainerCreate(_ context.Context, c *container.Config, h *con
 	if _, ok := f.containers[name]; ok {
 		return container.CreateResponse{}, fmt.Errorf("the name is in use: %w", cerrdefs.ErrConflict)
 	}
-	f.containers[name] = &fakeContainer{config: c, host: h}
+	f.containers[name] = &fakeContainer{config: c, host: h, done: make(chan struct{})}
 	return container.CreateResponse{ID: name}, nil
 }
 
@@ -180,7 +231,9 @@ func (f *fakeAPI) ContainerStop(_ context.Context, id string, _ container.StopOp
 }
 
 func (f *fakeAPI) ContainerRemove(_ context.Context, id string, _ container.RemoveOptions) error {
-	f.calls = append(f.calls, "container rm "+id)
+	f.note("container rm " + id)
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	delete(f.containers, id)
 	return nil
 }
@@ -202,7 +255,10 @@ func (f *fakeAPI) ContainerList(_ context.Context, o container.ListOptions) ([]c
 		if !c.running && !o.All {
 			continue
 		}
-		s := container.Summary{ID: id, Names: []string{"/" + id}, Labels: c.config.Labels, State: container.StateExited}
+		if labels := o.Filters.Get("label"); len(labels) == 1 && !o.Filters.MatchKVList("label", c.config.Labels) {
+			continue
+		}
+		s := container.Summary{ID: id, Names: []string{"/" + id}, Labels: c.config.Labels, State: container.StateExited, Created: c.created}
 		if c.running {
 			s.State = container.StateRunning
 		}
@@ -220,21 +276,54 @@ func (f *fakeAPI) ContainerLogs(context.Context, string, container.LogsOptions) 
 	return io.NopCloser(&buf), nil
 }
 
-func (f *fakeAPI) ContainerWait(context.Context, string, container.WaitCondition) (<-chan container.WaitResponse, <-chan error) {
-	exited := make(chan container.WaitResponse, 1)
-	exited <- container.WaitResponse{}
+// ContainerWait answers when it is read, by when the container has run.
+func (f *fakeAPI) ContainerWait(_ context.Context, id string, _ container.WaitCondition) (<-chan container.WaitResponse, <-chan error) {
+	exited := make(chan container.WaitResponse)
+	c := f.containers[id]
+	go func() {
+		<-c.done
+		exited <- container.WaitResponse{StatusCode: c.exit}
+	}()
 	return exited, nil
 }
 
 // ContainerAttach plays the agent: it answers the first line with the events of
 // f.agent.
 func (f *fakeAPI) ContainerAttach(_ context.Context, id string, _ container.AttachOptions) (types.HijackedResponse, error) {
-	verb := f.containers[id].config.Entrypoint[2]
+	c := f.containers[id]
+	if verb := c.config.Entrypoint[1]; verb == contract.CommandCheck || verb == contract.CommandWipe {
+		return f.converseRaw(func(out, errs io.Writer) {
+			defer close(c.done)
+			if verb == contract.CommandWipe {
+				f.calls = append(f.calls, "wipe "+c.host.Mounts[0].Source+" "+c.config.Entrypoint[3])
+				return
+			}
+			if f.check == nil {
+				_, _ = fmt.Fprintln(out, f.storeThere)
+				return
+			}
+			if err := f.check(c.host.Mounts[0].Source, c.config.Entrypoint[3]); err != nil {
+				_, _ = fmt.Fprintln(errs, err)
+				c.exit = 1
+			}
+		}), nil
+	}
+	close(c.done)
+	verb := c.config.Entrypoint[2]
 	return f.converse(func(conn net.Conn) []contract.AgentEvent {
 		line := make([]byte, 64<<10)
 		n, _ := conn.Read(line)
 		return f.agent(verb, line[:n])
 	}), nil
+}
+
+func (f *fakeAPI) converseRaw(answer func(out, errs io.Writer)) types.HijackedResponse {
+	here, there := net.Pipe()
+	go func() {
+		answer(stdcopy.NewStdWriter(there, stdcopy.Stdout), stdcopy.NewStdWriter(there, stdcopy.Stderr))
+		_ = there.Close()
+	}()
+	return types.NewHijackedResponse(here, "")
 }
 
 func (f *fakeAPI) converse(answer func(net.Conn) []contract.AgentEvent) types.HijackedResponse {
@@ -270,6 +359,28 @@ func (f *fakeAPI) ImageInspect(_ context.Context, ref string, _ ...client.ImageI
 		return img, notFound("image")
 	}
 	return img, nil
+}
+
+func (f *fakeAPI) ImageList(context.Context, image.ListOptions) ([]image.Summary, error) {
+	var list []image.Summary
+	for ref := range f.images {
+		if strings.HasPrefix(ref, agentRepository) {
+			list = append(list, image.Summary{ID: ref})
+		}
+	}
+	return list, nil
+}
+
+func (f *fakeAPI) ImageRemove(_ context.Context, ref string, _ image.RemoveOptions) ([]image.DeleteResponse, error) {
+	f.calls = append(f.calls, "image rm "+ref)
+	delete(f.images, ref)
+	return nil, nil
+}
+
+func (f *fakeAPI) ImageImport(_ context.Context, _ image.ImportSource, ref string, _ image.ImportOptions) (io.ReadCloser, error) {
+	f.calls = append(f.calls, "image import "+ref)
+	f.images[ref] = image.InspectResponse{}
+	return io.NopCloser(strings.NewReader("")), nil
 }
 
 func (f *fakeAPI) ImagePull(_ context.Context, ref string, _ image.PullOptions) (io.ReadCloser, error) {

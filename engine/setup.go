@@ -5,16 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/docker/docker/api/types"
-	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/system"
 
 	"github.com/pgbranch/docker-pgbranch/engine/bundle"
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
+
+// pluginObject is how errors name the volume plugin.
+const pluginObject = "volume plugin pgoverlay"
 
 // SetupOptions say how the volume plugin is to be installed.
 type SetupOptions struct {
@@ -23,13 +24,16 @@ type SetupOptions struct {
 	Data string
 	// Report is told each thing that was done, one line each.
 	Report func(line string)
+	// Consent is asked before containers are stopped for an upgrade. Its error ends the
+	// setup before anything was changed.
+	Consent func(running []Running) error
 }
 
 // Setup installs the volume plugin, or brings an installed one to this CLI's
-// version, and pins it to its data root. It changes nothing where all is well.
+// version, and pins it to its data root. It changes nothing where all is well, and
+// goes on where an earlier setup was killed.
 //
-// It fails with KindSetup on an engine that cannot run the plugin, and with
-// KindConflict where branches that run stand in the way of an upgrade.
+// It fails with KindSetup on an engine or a data root that cannot run the plugin.
 func (e *Engine) Setup(ctx context.Context, opts SetupOptions) (contract.PluginStatus, error) {
 	info, err := e.api.Info(ctx)
 	if err != nil {
@@ -38,19 +42,43 @@ func (e *Engine) Setup(ctx context.Context, opts SetupOptions) (contract.PluginS
 	if err := supported(info); err != nil {
 		return contract.PluginStatus{}, err
 	}
-	plugin, _, err := e.api.PluginInspectWithRaw(ctx, contract.DriverName)
+	if opts.Data != "" && !strings.HasPrefix(opts.Data, "/") {
+		return contract.PluginStatus{}, &Error{Kind: KindInvalid, Object: "--data",
+			Cause: fmt.Sprintf("%q is not an absolute path", opts.Data),
+			Hint:  "name a folder on the engine's host, such as /srv/pgbranch"}
+	}
+	plugin, err := e.installed(ctx, contract.DriverName)
+	if err != nil {
+		return contract.PluginStatus{}, err
+	}
+	spare, err := e.installed(ctx, spareName)
+	if err != nil {
+		return contract.PluginStatus{}, err
+	}
 	switch {
-	case isNotFound(err):
-		err = e.install(ctx, info, opts)
-	case err != nil:
-		err = translate(err, "volume plugin pgoverlay")
+	case plugin == nil && spare == nil:
+		return e.install(ctx, info, opts)
+	case plugin == nil:
+		err = e.finishUpgrade(ctx, info, spare, opts)
 	default:
-		err = e.refresh(ctx, info, plugin, opts)
+		err = e.refresh(ctx, info, plugin, spare, opts)
 	}
 	if err != nil {
 		return contract.PluginStatus{}, err
 	}
 	return e.pin(ctx, opts)
+}
+
+// installed gives a plugin, nil where it is not installed.
+func (e *Engine) installed(ctx context.Context, name string) (*types.Plugin, error) {
+	plugin, _, err := e.api.PluginInspectWithRaw(ctx, name)
+	if isNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, translate(err, pluginObject)
+	}
+	return plugin, nil
 }
 
 // supported refuses engines on which the plugin cannot work, before anything is
@@ -96,147 +124,133 @@ func goArch(machine string) (string, error) {
 // (moby plugin/manager_linux.go, Manager.enable).
 func defaultData(info system.Info) string { return info.DockerRootDir + "/plugins/" }
 
-func (e *Engine) install(ctx context.Context, info system.Info, opts SetupOptions) error {
-	data := opts.Data
-	if data == "" {
-		data = defaultData(info)
+// install makes the plugin where there was none. One that cannot hold branches on
+// the data root's file system does not stay.
+func (e *Engine) install(ctx context.Context, info system.Info, opts SetupOptions) (contract.PluginStatus, error) {
+	s := settings{data: opts.Data}
+	if s.data == "" {
+		s.data = defaultData(info)
 	}
-	if !strings.HasPrefix(data, "/") {
-		return &Error{Kind: KindInvalid, Object: "--data", Cause: fmt.Sprintf("%q is not an absolute path", data),
-			Hint: "name a folder on the engine's host, such as /srv/pgbranch"}
-	}
-	stream, err := pluginStream(info, data)
+	stream, err := pluginStream(info, contract.DriverName, s.data)
 	if err != nil {
-		return err
+		return contract.PluginStatus{}, err
 	}
-	if err := e.createPlugin(ctx, stream, data, opts); err != nil {
-		return err
+	if err := e.createPlugin(ctx, contract.DriverName, stream, s); err != nil {
+		return contract.PluginStatus{}, err
 	}
-	if err := e.enable(ctx, opts); err != nil {
+	opts.Report(fmt.Sprintf("created the volume plugin pgoverlay %s (capability CAP_SYS_ADMIN, one mount: %s)", e.version, s.data))
+	undo := func(err error) (contract.PluginStatus, error) {
 		ctx, cancel := cleanup(ctx)
 		defer cancel()
-		return errors.Join(err, e.api.PluginRemove(ctx, contract.DriverName, types.PluginRemoveOptions{Force: true}))
+		return contract.PluginStatus{}, errors.Join(err, e.removePlugin(ctx, contract.DriverName))
 	}
-	return nil
+	if err := e.enable(ctx, s, opts); err != nil {
+		return undo(err)
+	}
+	status, err := e.pin(ctx, opts)
+	if err == nil {
+		err = unfit(status, s.data)
+	}
+	if err == nil {
+		return status, nil
+	}
+	if status.StoreID != "" && len(status.Volumes) == 0 {
+		// What the plugin made in the folder shall not stay either.
+		defer func() {
+			ctx, cancel := cleanup(ctx)
+			defer cancel()
+			_ = e.wipeStore(ctx, s.data, status.StoreID)
+		}()
+	}
+	return undo(err)
+}
+
+// unfit refuses a data root that cannot hold branches.
+func unfit(status contract.PluginStatus, data string) error {
+	if status.Unfit == "" {
+		return nil
+	}
+	cause, _, _ := strings.Cut(status.Unfit, "\n")
+	return &Error{Kind: KindSetup, Object: fmt.Sprintf("data folder %s", data),
+		Cause: strings.TrimPrefix(cause, pluginObject+": "),
+		Hint:  "name a folder on ext4, XFS (ftype=1) or btrfs of the engine's host: `docker pgbranch setup --data DIR`"}
 }
 
 // pluginStream gives this CLI's own build of the plugin for an engine.
-func pluginStream(info system.Info, data string) (io.Reader, error) {
+func pluginStream(info system.Info, name, data string) (io.Reader, error) {
 	arch, err := goArch(info.Architecture)
 	if err != nil {
 		return nil, err
 	}
-	stream, err := bundle.Plugin(arch, data)
+	stream, err := bundle.Plugin(arch, name, data)
 	if err != nil {
 		return nil, &Error{Kind: KindSetup, Object: "docker-pgbranch", Cause: err.Error(), Hint: "build it with `make build`"}
 	}
 	return stream, nil
 }
 
-func (e *Engine) createPlugin(ctx context.Context, stream io.Reader, data string, opts SetupOptions) error {
-	if err := e.api.PluginCreate(ctx, stream, types.PluginCreateOptions{RepoName: contract.DriverName}); err != nil {
-		return translate(err, "volume plugin pgoverlay")
+// createPlugin makes a plugin that is not enabled yet. stream already has the data
+// source of s in it.
+func (e *Engine) createPlugin(ctx context.Context, name string, stream io.Reader, s settings) error {
+	ctx, cancel := carryThrough(ctx)
+	defer cancel()
+	if err := e.api.PluginCreate(ctx, stream, types.PluginCreateOptions{RepoName: name}); err != nil {
+		return translate(err, pluginObject)
 	}
-	opts.Report(fmt.Sprintf("created the volume plugin pgoverlay %s (capability CAP_SYS_ADMIN, one mount: %s)", e.version, data))
+	plugin, _, err := e.api.PluginInspectWithRaw(ctx, name)
+	if err != nil {
+		return translate(err, pluginObject)
+	}
+	if env := s.known(plugin); len(env) > 0 {
+		return translate(e.api.PluginSet(ctx, name, env), pluginObject)
+	}
 	return nil
 }
 
-func (e *Engine) enable(ctx context.Context, opts SetupOptions) error {
+// removePlugin removes a plugin, also an enabled one. One that is gone is well.
+func (e *Engine) removePlugin(ctx context.Context, name string) error {
+	err := e.api.PluginRemove(ctx, name, types.PluginRemoveOptions{Force: true})
+	if isNotFound(err) {
+		return nil
+	}
+	return translate(err, pluginObject)
+}
+
+// start enables a plugin.
+func (e *Engine) start(ctx context.Context, name string) error {
+	ctx, cancel := carryThrough(ctx)
+	defer cancel()
 	// Timeout 0 leaves the Engine's own limits in force, 2 minutes for Create and
 	// Mount; any other value would cap every later call (moby plugin/manager_linux.go).
-	if err := e.api.PluginEnable(ctx, contract.DriverName, types.PluginEnableOptions{}); err != nil {
-		text := err.Error()
-		hint := "look for plugin= lines in the engine's log"
-		if strings.Contains(text, "no such file or directory") && strings.Contains(text, "mount") {
-			hint = "the data folder must exist on the engine's host: create it, then run this again"
-		}
-		return &Error{Kind: KindSetup, Object: "volume plugin pgoverlay", Cause: "does not start", Err: err, Hint: hint}
+	return e.api.PluginEnable(ctx, name, types.PluginEnableOptions{})
+}
+
+// disable stops a plugin. Force: the Engine counts every volume that it knows as a
+// use of the plugin.
+func (e *Engine) disable(ctx context.Context, name string) error {
+	ctx, cancel := carryThrough(ctx)
+	defer cancel()
+	return translate(e.api.PluginDisable(ctx, name, types.PluginDisableOptions{Force: true}), pluginObject)
+}
+
+// enable enables pgoverlay, or says why it does not start.
+func (e *Engine) enable(ctx context.Context, s settings, opts SetupOptions) error {
+	if err := e.start(ctx, contract.DriverName); err != nil {
+		return e.whyNotStarted(ctx, s, err)
 	}
 	opts.Report("enabled it")
 	return nil
 }
 
-// refresh enables an installed plugin and replaces one of another version.
-func (e *Engine) refresh(ctx context.Context, info system.Info, plugin *types.Plugin, opts SetupOptions) error {
-	source := dataSource(plugin)
-	if opts.Data != "" && strings.TrimRight(opts.Data, "/") != strings.TrimRight(source, "/") {
-		return &Error{
-			Kind: KindConflict, Object: "volume plugin pgoverlay",
-			Cause: fmt.Sprintf("keeps its data in %s already", source),
-			Hint:  "remove its branches and seeds and then the plugin (`docker plugin rm -f pgoverlay`), and run setup again",
-		}
+// whyNotStarted asks a helper container for the reason that a plugin which does not
+// start can give only to dockerd's log.
+func (e *Engine) whyNotStarted(ctx context.Context, s settings, err error) error {
+	var ours *Error
+	if _, refusal := e.checkStore(ctx, s.data, s.storeID()); errors.As(refusal, &ours) && ours.Kind == KindSetup {
+		return &Error{Kind: KindSetup, Object: pluginObject, Cause: "does not start: " + ours.Cause, Hint: ours.Hint}
 	}
-	if !plugin.Enabled {
-		if err := e.enable(ctx, opts); err != nil {
-			return err
-		}
-	}
-	status, err := e.ticket(ctx, contract.OpStatus, "volume plugin pgoverlay", nil)
-	if err != nil {
-		return err
-	}
-	if status.Plugin != nil && status.Plugin.Version == e.version {
-		return nil
-	}
-	return e.upgrade(ctx, info, plugin, opts)
-}
-
-// upgrade swaps the plugin for this CLI's build. Docker's own metadata survives:
-// volumes come back with a plugin of the same name.
-func (e *Engine) upgrade(ctx context.Context, info system.Info, plugin *types.Plugin, opts SetupOptions) error {
-	running, err := e.runningOnPlugin(ctx)
-	if err != nil {
-		return err
-	}
-	if len(running) > 0 {
-		return &Error{
-			Kind: KindConflict, Object: "volume plugin pgoverlay",
-			Cause: "cannot be upgraded while containers use its volumes: " + strings.Join(running, ", "),
-			Hint:  "stop them (`docker pgbranch stop`), run setup again, start them",
-		}
-	}
-	// Made before the old plugin goes: a build without one must change nothing.
-	stream, err := pluginStream(info, dataSource(plugin))
-	if err != nil {
-		return err
-	}
-	id := storeID(plugin)
-	// Force: the Engine counts every volume that it knows as a use of the plugin.
-	if err := e.api.PluginDisable(ctx, contract.DriverName, types.PluginDisableOptions{Force: true}); err != nil {
-		return translate(err, "volume plugin pgoverlay")
-	}
-	if err := e.api.PluginRemove(ctx, contract.DriverName, types.PluginRemoveOptions{Force: true}); err != nil {
-		return translate(err, "volume plugin pgoverlay")
-	}
-	opts.Report("removed the volume plugin of another version; its data stays in " + dataSource(plugin))
-	if err := e.createPlugin(ctx, stream, dataSource(plugin), opts); err != nil {
-		return err
-	}
-	if id != "" {
-		if err := e.api.PluginSet(ctx, contract.DriverName, []string{contract.EnvStoreID + "=" + id}); err != nil {
-			return translate(err, "volume plugin pgoverlay")
-		}
-	}
-	return e.enable(ctx, opts)
-}
-
-// runningOnPlugin names the running containers that mount a pgoverlay volume.
-func (e *Engine) runningOnPlugin(ctx context.Context) ([]string, error) {
-	list, err := e.api.ContainerList(ctx, container.ListOptions{})
-	if err != nil {
-		return nil, translate(err, "docker engine")
-	}
-	var names []string
-	for _, c := range list {
-		for _, m := range c.Mounts {
-			if m.Driver == contract.DriverNameInEngine {
-				names = append(names, containerName(c.Names))
-				break
-			}
-		}
-	}
-	slices.Sort(names)
-	return names, nil
+	return &Error{Kind: KindSetup, Object: pluginObject, Cause: "does not start", Err: err,
+		Hint: "look for plugin= lines in the engine's log"}
 }
 
 // pin writes the data root's id into the plugin's settings, so that a data root
@@ -246,54 +260,42 @@ func (e *Engine) runningOnPlugin(ctx context.Context) ([]string, error) {
 func (e *Engine) pin(ctx context.Context, opts SetupOptions) (contract.PluginStatus, error) {
 	plugin, _, err := e.api.PluginInspectWithRaw(ctx, contract.DriverName)
 	if err != nil {
-		return contract.PluginStatus{}, translate(err, "volume plugin pgoverlay")
+		return contract.PluginStatus{}, translate(err, pluginObject)
 	}
-	status, err := e.ticket(ctx, contract.OpStatus, "volume plugin pgoverlay", nil)
-	if err != nil {
-		return contract.PluginStatus{}, err
-	}
-	if status.Plugin == nil {
-		return contract.PluginStatus{}, &Error{Kind: KindSetup, Object: "volume plugin pgoverlay", Cause: "does not say what it is"}
-	}
-	if storeID(plugin) != "" {
-		return *status.Plugin, nil
+	status, err := e.pluginStatus(ctx)
+	if err != nil || settingsOf(plugin).storeID() != "" {
+		return status, err
 	}
 	// A setting can be changed only while the plugin is disabled, and disabling it
 	// under a running container loses that container's later unmount.
 	if running, err := e.runningOnPlugin(ctx); err != nil || len(running) > 0 {
 		opts.Report("did not pin it to its data root, since containers use its volumes; run setup again when none runs")
-		return *status.Plugin, err
+		return status, err
 	}
-	if err := e.api.PluginDisable(ctx, contract.DriverName, types.PluginDisableOptions{Force: true}); err != nil {
-		return contract.PluginStatus{}, translate(err, "volume plugin pgoverlay")
+	if err := e.disable(ctx, contract.DriverName); err != nil {
+		return status, err
 	}
-	setErr := e.api.PluginSet(ctx, contract.DriverName, []string{contract.EnvStoreID + "=" + status.Plugin.StoreID})
-	if err := e.api.PluginEnable(ctx, contract.DriverName, types.PluginEnableOptions{}); err != nil {
-		return contract.PluginStatus{}, translate(err, "volume plugin pgoverlay")
+	request, cancel := carryThrough(ctx)
+	defer cancel()
+	setErr := e.api.PluginSet(request, contract.DriverName, []string{contract.EnvStoreID + "=" + status.StoreID})
+	if err := e.start(ctx, contract.DriverName); err != nil {
+		return status, translate(err, pluginObject)
 	}
 	if setErr != nil {
-		return contract.PluginStatus{}, translate(setErr, "volume plugin pgoverlay")
+		return status, translate(setErr, pluginObject)
 	}
-	opts.Report("pinned it to the data root " + status.Plugin.StoreID)
+	opts.Report("pinned it to the data root " + status.StoreID)
+	return status, nil
+}
+
+// pluginStatus asks the running plugin what it is.
+func (e *Engine) pluginStatus(ctx context.Context) (contract.PluginStatus, error) {
+	status, err := e.ticket(ctx, contract.OpStatus, pluginObject, nil)
+	if err != nil {
+		return contract.PluginStatus{}, err
+	}
+	if status.Plugin == nil {
+		return contract.PluginStatus{}, &Error{Kind: KindSetup, Object: pluginObject, Cause: "does not say what it is"}
+	}
 	return *status.Plugin, nil
-}
-
-// dataSource gives the host folder of a plugin's data mount. Config holds what is
-// in force: the Engine changes it on `plugin set`, and Settings may lag behind.
-func dataSource(plugin *types.Plugin) string {
-	for _, m := range plugin.Config.Mounts {
-		if m.Name == "data" && m.Source != nil {
-			return *m.Source
-		}
-	}
-	return ""
-}
-
-func storeID(plugin *types.Plugin) string {
-	for _, env := range plugin.Settings.Env {
-		if id, ok := strings.CutPrefix(env, contract.EnvStoreID+"="); ok {
-			return id
-		}
-	}
-	return ""
 }

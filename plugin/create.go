@@ -3,6 +3,8 @@ package plugin
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/docker/cli/cli"
@@ -23,13 +25,13 @@ type createOptions struct {
 	from, cow, publish, network, progress string
 	conf                                  []string
 	ttl, timeout                          time.Duration
-	timings, rotatePassword               bool
+	timings, git, rotatePassword          bool
 }
 
 func newCreateCommand(dockerCLI command.Cli) *cobra.Command {
 	var opts createOptions
 	cmd := &cobra.Command{
-		Use:   "create [OPTIONS] BRANCH --from SEED[@GEN]",
+		Use:   "create [OPTIONS] {BRANCH | --git} --from SEED[@GEN]",
 		Short: "Create a branch and start it",
 		Long: `Create a branch of a seed: a volume, and an unprivileged container of the seed's own
 image that runs it, published on 127.0.0.1. Prints the branch's name when Postgres
@@ -42,13 +44,33 @@ for this branch alone; it holds over restarts and resets.
 Roles log in with the passwords that they have in the source. --rotate-password gives the
 user of the source's URL another one, random and kept in this branch alone, which is
 printed once to standard error and by ` + "`docker pgbranch url BRANCH`" + `.
+
+With --git the branch is named for the git branch that is checked out. Letters, digits,
+"." and "-" stay; "/" becomes "_-", "_" becomes "__", and any other byte "_" and its
+two hex digits, so that no two git branches share a name: feature/x is feature_-x. A
+name beyond 128 characters is cut and ends with a digest. ls and inspect show the
+git branch itself.
 ` + exitHelp,
 		Example: `  docker pgbranch create feature-x --from shop
   docker pgbranch create feature-x --from shop@2 -p 5433
-  docker pgbranch create feature-x --from shop -c work_mem=64MB -c log_statement=all`,
-		Args: cli.ExactArgs(1),
+  docker pgbranch create feature-x --from shop -c work_mem=64MB -c log_statement=all
+  docker pgbranch create --git --from shop --ttl 24h`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if opts.git {
+				return cli.NoArgs(cmd, args)
+			}
+			return cli.ExactArgs(1)(cmd, args)
+		},
 		RunE: run(func(ctx context.Context, args []string) error {
-			return runCreate(ctx, dockerCLI, args[0], opts)
+			name, git := strings.Join(args, ""), ""
+			if opts.git {
+				var err error
+				if git, err = currentGitBranch(ctx); err != nil {
+					return err
+				}
+				name = engine.GitName(git)
+			}
+			return runCreate(ctx, dockerCLI, name, git, opts)
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
@@ -62,6 +84,7 @@ printed once to standard error and by ` + "`docker pgbranch url BRANCH`" + `.
 	flags.DurationVar(&opts.ttl, "ttl", 0, "How long the branch is wanted, as in 24h (default for ever)")
 	flags.DurationVar(&opts.timeout, "timeout", readyTimeout, "How long to wait for the first query")
 	flags.StringVar(&opts.progress, "progress", progressAuto, progressHelp)
+	flags.BoolVar(&opts.git, "git", false, "Name the branch for the git branch that is checked out")
 	flags.BoolVar(&opts.timings, "timings", false, "Print where the time went")
 	_ = cmd.RegisterFlagCompletionFunc("from", completeSeeds(dockerCLI))
 	_ = cmd.RegisterFlagCompletionFunc("network", completion.NetworkNames(dockerCLI))
@@ -70,7 +93,7 @@ printed once to standard error and by ` + "`docker pgbranch url BRANCH`" + `.
 	return cmd
 }
 
-func runCreate(ctx context.Context, dockerCLI command.Cli, name string, opts createOptions) error {
+func runCreate(ctx context.Context, dockerCLI command.Cli, name, git string, opts createOptions) error {
 	if err := required("--from", opts.from, "name the seed to branch from; `docker pgbranch seed ls` lists them"); err != nil {
 		return err
 	}
@@ -93,10 +116,18 @@ func runCreate(ctx context.Context, dockerCLI command.Cli, name string, opts cre
 		return err
 	}
 	started := time.Now()
-	branch, split, err := newEngine(dockerCLI).Create(ctx, engine.CreateOptions{
-		Name: name, From: opts.from, Cow: opts.cow, TTL: opts.ttl,
-		Publish: publish, Network: opts.network, Settings: settings, RotatePassword: opts.rotatePassword, Timeout: opts.timeout, Progress: progress.report,
-	})
+	reaped := reapBeside(ctx, dockerCLI)
+	create := func() (engine.Branch, engine.Split, error) {
+		return newEngine(dockerCLI).Create(ctx, engine.CreateOptions{
+			Name: name, Git: git, From: opts.from, Cow: opts.cow, TTL: opts.ttl,
+			Publish: publish, Network: opts.network, Settings: settings, RotatePassword: opts.rotatePassword, Timeout: opts.timeout, Progress: progress.report,
+		})
+	}
+	branch, split, err := create()
+	if gone := reaped(); engine.KindOf(err) == engine.KindConflict && slices.Contains(gone.Branches, name) {
+		// The name was that of a branch that had expired.
+		branch, split, err = create()
+	}
 	progress.close()
 	if err != nil {
 		return err

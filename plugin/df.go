@@ -38,12 +38,12 @@ not run shows paths instead.
   docker pgbranch df feature-x
   docker pgbranch df --format json feature-x`,
 		Args: cli.RequiresMaxArgs(1),
-		RunE: run(func(ctx context.Context, args []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, args []string) error {
 			if len(args) == 0 {
 				return runDisk(ctx, dockerCLI, format)
 			}
 			return runOwners(ctx, dockerCLI, args[0], format)
-		}),
+		})),
 		ValidArgsFunction: completeBranches(dockerCLI, 1),
 	}
 	cmd.Flags().StringVar(&format, "format", "", flagsHelper.FormatHelp)

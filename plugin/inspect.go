@@ -16,10 +16,10 @@ func newInspectCommand(dockerCLI command.Cli) *cobra.Command {
 		Use:   "inspect [OPTIONS] BRANCH [BRANCH...]",
 		Short: "Display detailed information on one or more branches",
 		Args:  cli.RequiresMinArgs(1),
-		RunE: run(func(ctx context.Context, args []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, args []string) error {
 			e := newEngine(dockerCLI)
 			return runInspect(dockerCLI, args, format, func(name string) (any, error) { return e.Branch(ctx, name) })
-		}),
+		})),
 		ValidArgsFunction: completeBranches(dockerCLI, 0),
 	}
 	cmd.Flags().StringVarP(&format, "format", "f", "", flagsHelper.InspectFormatHelp)

@@ -39,9 +39,9 @@ func newListCommand(dockerCLI command.Cli) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List branches",
 		Args:    cli.NoArgs,
-		RunE: run(func(ctx context.Context, _ []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, _ []string) error {
 			return runList(ctx, dockerCLI, options)
-		}),
+		})),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags := cmd.Flags()
@@ -134,7 +134,7 @@ func newBranchContext() *branchContext {
 	c.Header = formatter.SubHeaderContext{
 		"Branch": "BRANCH", "Seed": "SEED", "State": "STATE", "Cow": "COW", "CowReason": "COW REASON", "CowVia": "COW VIA", "CopyUp": "COPY-UP",
 		"Owned": "OWNED", "Port": "PORT", "Created": "CREATED", "CreatedAt": "CREATED AT",
-		"Container": "CONTAINER", "Image": "IMAGE", "Expires": "EXPIRES",
+		"Container": "CONTAINER", "Image": "IMAGE", "Expires": "EXPIRES", "Git": "GIT BRANCH",
 	}
 	return c
 }
@@ -150,6 +150,7 @@ func (c *branchContext) CowReason() string { return c.b.CowReason }
 func (c *branchContext) CopyUp() string    { return c.b.CopyUpMode }
 func (c *branchContext) CowVia() string    { return c.b.CowVia }
 func (c *branchContext) Owned() string     { return units.BytesSize(float64(c.b.OwnedBytes)) }
+func (c *branchContext) Git() string       { return c.b.Git }
 func (c *branchContext) Container() string { return c.b.Container }
 func (c *branchContext) Image() string     { return c.b.Image }
 func (c *branchContext) Created() string   { return ago(c.b.CreatedAt) }

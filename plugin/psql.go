@@ -20,9 +20,9 @@ source, and exit with psql's own status. What follows -- goes to psql.`,
   docker pgbranch psql feature-x -- -c 'select 1'
   docker pgbranch psql feature-x < migration.sql`,
 		Args: cli.RequiresMinArgs(1),
-		RunE: run(func(ctx context.Context, args []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, args []string) error {
 			return runPsql(ctx, dockerCLI, args[0], user, database, args[1:])
-		}),
+		})),
 		ValidArgsFunction: completeBranches(dockerCLI, 1),
 	}
 	cmd.Flags().StringVarP(&user, "username", "U", "", "Role to connect as (default that of the seed's source)")

@@ -22,7 +22,7 @@ func newResetCommand(dockerCLI command.Cli) *cobra.Command {
 		Long: `Drop everything that a branch has changed. Its name, container and port stay, and a
 branch that ran runs again.`,
 		Args: cli.RequiresMinArgs(1),
-		RunE: run(func(ctx context.Context, args []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, args []string) error {
 			if err := confirm(ctx, dockerCLI, force, fmt.Sprintf("Everything that was changed in %s will be lost.", strings.Join(args, ", "))); err != nil {
 				return err
 			}
@@ -31,7 +31,7 @@ branch that ran runs again.`,
 				_, err := e.Reset(ctx, name, timeout)
 				return err
 			})
-		}),
+		})),
 		ValidArgsFunction: completeBranches(dockerCLI, 0),
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "Do not ask for confirmation")

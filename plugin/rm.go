@@ -15,10 +15,10 @@ func newRemoveCommand(dockerCLI command.Cli) *cobra.Command {
 		Aliases: []string{"remove"},
 		Short:   "Remove one or more branches with their containers",
 		Args:    cli.RequiresMinArgs(1),
-		RunE: run(func(ctx context.Context, args []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, args []string) error {
 			e := newEngine(dockerCLI)
 			return each(ctx, dockerCLI.Out(), args, func(name string) error { return e.Remove(ctx, name, force) })
-		}),
+		})),
 		ValidArgsFunction: completeBranches(dockerCLI, 0),
 	}
 	cmd.Flags().BoolVarP(&force, "force", "f", false, "Remove running branches too, and do not mind one that does not exist")

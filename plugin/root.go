@@ -67,6 +67,9 @@ writable Postgres that shares the seed's files and stores only what it changes.
 		newResetCommand(dockerCLI),
 		newRemoveCommand(dockerCLI),
 		newComposeCommand(dockerCLI),
+		newDoctorCommand(dockerCLI),
+		newPruneCommand(dockerCLI),
+		newUninstallCommand(dockerCLI),
 		newVersionCommand(dockerCLI),
 	)
 	usageErrors(cmd)

@@ -43,9 +43,9 @@ it is on with --network. For a source on localhost the engine's own host is mean
 		Example: `  PGPASSWORD=… docker pgbranch seed create shop --from postgres://app@db.internal/shop
   docker pgbranch seed create shop --from postgres://postgres@db/shop --network my_default --password-stdin < secret`,
 		Args: cli.ExactArgs(1),
-		RunE: run(func(ctx context.Context, args []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, args []string) error {
 			return runSeedCreate(ctx, dockerCLI, args[0], opts)
-		}),
+		})),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags := cmd.Flags()

@@ -15,10 +15,10 @@ func newSeedInspectCommand(dockerCLI command.Cli) *cobra.Command {
 		Use:   "inspect [OPTIONS] SEED[@GEN] [SEED[@GEN]...]",
 		Short: "Display detailed information on one or more seeds",
 		Args:  cli.RequiresMinArgs(1),
-		RunE: run(func(ctx context.Context, args []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, args []string) error {
 			e := newEngine(dockerCLI)
 			return runInspect(dockerCLI, args, format, func(ref string) (any, error) { return e.Seed(ctx, ref) })
-		}),
+		})),
 		ValidArgsFunction: completeSeeds(dockerCLI),
 	}
 	cmd.Flags().StringVarP(&format, "format", "f", "", flagsHelper.InspectFormatHelp)

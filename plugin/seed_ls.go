@@ -28,9 +28,9 @@ func newSeedListCommand(dockerCLI command.Cli) *cobra.Command {
 		Aliases: []string{"list"},
 		Short:   "List seeds",
 		Args:    cli.NoArgs,
-		RunE: run(func(ctx context.Context, _ []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, _ []string) error {
 			return runSeedList(ctx, dockerCLI, options)
-		}),
+		})),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
 	flags := cmd.Flags()

@@ -16,10 +16,10 @@ func newSeedRemoveCommand(dockerCLI command.Cli) *cobra.Command {
 		Long: `Remove a seed: one generation for NAME@GEN, all of them for NAME. Refused while
 branches stand on any of them.`,
 		Args: cli.RequiresMinArgs(1),
-		RunE: run(func(ctx context.Context, args []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, args []string) error {
 			e := newEngine(dockerCLI)
 			return each(ctx, dockerCLI.Out(), args, func(ref string) error { return e.RemoveSeed(ctx, ref) })
-		}),
+		})),
 		ValidArgsFunction: completeSeeds(dockerCLI),
 	}
 }

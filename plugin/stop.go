@@ -17,13 +17,13 @@ func newStopCommand(dockerCLI command.Cli) *cobra.Command {
 		ValidArgsFunction: completeBranches(dockerCLI, 0),
 	}
 	cmd.Flags().IntVarP(&seconds, "timeout", "t", 0, "Seconds to wait before the server is killed (default the container's)")
-	cmd.RunE = run(func(ctx context.Context, args []string) error {
+	cmd.RunE = run(reaping(dockerCLI, func(ctx context.Context, args []string) error {
 		var timeout *int
 		if cmd.Flags().Changed("timeout") {
 			timeout = &seconds
 		}
 		e := newEngine(dockerCLI)
 		return each(ctx, dockerCLI.Out(), args, func(name string) error { return e.Stop(ctx, name, timeout) })
-	})
+	}))
 	return cmd
 }

@@ -17,14 +17,14 @@ func newURLCommand(dockerCLI command.Cli) *cobra.Command {
 password only for a branch made with --rotate-password, read from the running branch.
 Otherwise roles keep those that they have in the source, and none is stored here.`,
 		Args: cli.ExactArgs(1),
-		RunE: run(func(ctx context.Context, args []string) error {
+		RunE: run(reaping(dockerCLI, func(ctx context.Context, args []string) error {
 			url, err := newEngine(dockerCLI).URL(ctx, args[0])
 			if err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(dockerCLI.Out(), url)
 			return err
-		}),
+		})),
 		ValidArgsFunction: completeBranches(dockerCLI, 1),
 	}
 }

@@ -113,8 +113,9 @@ func (d *Driver) createBranch(ctx context.Context, name string, o options) error
 				"leave it out to get an eager branch, which copies each file that Postgres opens")
 		}
 	}
-	m := &branchMeta{Format: storeFormat, Name: name, Asked: o.asked(), Cow: o.cow, TTL: o.ttl, Created: time.Now().UTC(),
-		Conf: o.conf, Settings: withSettings(nil, o.conf)}
+	now := clockNow()
+	m := &branchMeta{Format: storeFormat, Name: name, Asked: o.asked(), Cow: o.cow, TTL: o.ttl,
+		Created: now.wall, Boot: now.boot, Up: now.up, Conf: o.conf, Settings: withSettings(nil, o.conf)}
 	if o.parent != "" {
 		return d.createBranchOfBranch(ctx, m, o)
 	}

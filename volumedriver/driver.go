@@ -208,9 +208,12 @@ func (d *Driver) Get(name string) (Info, error) {
 			status.Manifest = seed.manifest
 		}
 	}
-	g := d.grounds(v)
+	g, branch := d.grounds(v), v.branch
 	d.mu.Unlock()
 
+	if branch != nil && branch.TTL != 0 {
+		status.Expired = branch.expired(clockNow())
+	}
 	status.OwnedBytes = d.usage.get(v, g)
 	d.describe(v, seed, status)
 	return Info{Name: v.name, Mountpoint: d.target(v), CreatedAt: v.created, Status: status}, nil

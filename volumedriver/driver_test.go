@@ -393,6 +393,13 @@ func TestTickets(t *testing.T) {
 	assert.Equal(t, p.Seeds, 1)
 	assert.Equal(t, p.Branches, 1)
 	assert.Check(t, p.FileSystem != "" && p.Kernel != "" && p.TotalBytes > 0 && p.FreeBytes > 0 && p.CopyUpMode != "" && p.Runtime != "")
+	assert.Check(t, p.Unfit == "")
+	assert.DeepEqual(t, p.Volumes, []string{"b1", "shop@1"})
+	b.d.probe = probeCache{}
+	b.m.fail = unix.EINVAL
+	b.mustCreate("t3", "op", "status")
+	b.m.fail = nil
+	assert.Check(t, is.Contains(b.status("t3").Plugin.Unfit, "cannot hold branches"))
 	assert.DeepEqual(t, b.names(), []string{"b1", "shop@1"})
 	assert.Check(t, is.ErrorContains(b.create("t2", "op", "seal", "volume", "nothing"), `staging volume "nothing": does not exist`))
 	b.absent("t2")
@@ -401,6 +408,22 @@ func TestTickets(t *testing.T) {
 	assert.Check(t, is.ErrorContains(b.create("t2", "op", "reset", "volume", "t2"), "does not exist"))
 	assert.NilError(t, b.d.Remove(t.Context(), "t1"))
 	b.absent("t1")
+}
+
+func TestExpiredInStatus(t *testing.T) {
+	b := newBench(t)
+	b.seal("shop")
+	b.mustCreate("brief", "seed", "shop", "ttl", "1ms")
+	b.mustCreate("long", "seed", "shop", "ttl", "1h")
+	b.mustCreate("endless", "seed", "shop")
+	time.Sleep(2 * time.Millisecond)
+	for name, want := range map[string]bool{"brief": true, "long": false, "endless": false} {
+		s := b.status(name)
+		assert.Equal(t, s.Expired, want, name)
+		assert.Equal(t, s.ExpiresAt != nil, name != "endless")
+	}
+	b.restart()
+	assert.Check(t, b.status("brief").Expired && !b.status("long").Expired)
 }
 
 func TestReset(t *testing.T) {

@@ -67,19 +67,13 @@ type branchMeta struct {
 	Cow     string        `json:"cow"`
 	TTL     time.Duration `json:"ttl,omitempty"`
 	Created time.Time     `json:"created"`
+	// Boot and Up are when it was created by the clock that nobody can set.
+	Boot string        `json:"boot,omitempty"`
+	Up   time.Duration `json:"up,omitempty"`
 	// Conf are the settings that were asked for, as sorted lines NAME=VALUE; Settings
 	// are those with the parent's below them, which the branch's file holds.
 	Conf     string            `json:"conf,omitempty"`
 	Settings map[string]string `json:"settings,omitempty"`
-}
-
-// expires is when the branch may be reaped, nil for never.
-func (m *branchMeta) expires() *time.Time {
-	if m.TTL == 0 {
-		return nil
-	}
-	t := m.Created.Add(m.TTL)
-	return &t
 }
 
 // stagingMeta is the meta.json of a staging volume. It lies beside the folder that

@@ -73,8 +73,7 @@ func openStore(dir, wantID string, log *slog.Logger) (*store, error) {
 	}
 	root, err := os.OpenRoot(dir)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, refuse(object, fmt.Sprintf("does not exist, but the plugin is set up with store %s", wantID),
-			"mount the disk, or point the plugin back: docker plugin set pgoverlay data.source=DIR")
+		return nil, missingStore(object, wantID)
 	}
 	if err != nil {
 		return nil, failed(object, "open it", err)
@@ -88,21 +87,8 @@ func openStore(dir, wantID string, log *slog.Logger) (*store, error) {
 }
 
 func (s *store) open(object, wantID string) error {
-	err := readMeta(s.root, storeFile, &s.meta)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) && wantID != "":
-		return refuse(object, fmt.Sprintf("is no store, but the plugin is set up with store %s", wantID),
-			"mount the disk, or point the plugin back: docker plugin set pgoverlay data.source=DIR")
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return failed(object, "read "+storeFile, err)
-	case err == nil && s.meta.Format > storeFormat:
-		return refuse(object, fmt.Sprintf("has format %d, and this plugin knows up to %d", s.meta.Format, storeFormat),
-			"install the newer plugin again: docker pgbranch setup")
-	case err == nil && (s.meta.Format < 1 || s.meta.ID == ""):
-		return refuse(object, storeFile+" is damaged: it has no format or no id", "")
-	case err == nil && wantID != "" && s.meta.ID != wantID:
-		return refuse(object, fmt.Sprintf("is store %s, but the plugin is set up with store %s", s.meta.ID, wantID),
-			"point the plugin back: docker plugin set pgoverlay data.source=DIR")
+	if err := s.identify(object, wantID); err != nil {
+		return err
 	}
 	if err := s.takeLock(object); err != nil {
 		return err
@@ -119,6 +105,86 @@ func (s *store) open(object, wantID string) error {
 		}
 	}
 	return nil
+}
+
+// identify reads store.json and refuses a store of a newer format, a damaged one, and
+// any but the one with wantID. A data root without a store leaves meta empty.
+func (s *store) identify(object, wantID string) error {
+	const pointBack = "mount the disk, or point the plugin back: docker pgbranch setup --data DIR"
+	err := readMeta(s.root, storeFile, &s.meta)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && wantID != "":
+		return refuse(object, fmt.Sprintf("is no store, but the plugin is set up with store %s", wantID), pointBack)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return failed(object, "read "+storeFile, err)
+	case s.meta.Format > storeFormat:
+		return refuse(object, fmt.Sprintf("has format %d, and this plugin knows up to %d", s.meta.Format, storeFormat),
+			"install a plugin that knows it: run `docker pgbranch setup` of the newer version")
+	case s.meta.Format < 1 || s.meta.ID == "":
+		return refuse(object, storeFile+" is damaged: it has no format or no id", "")
+	case wantID != "" && s.meta.ID != wantID:
+		return refuse(object, fmt.Sprintf("is store %s, but the plugin is set up with store %s", s.meta.ID, wantID), pointBack)
+	}
+	return nil
+}
+
+// CheckStore tells, without changing anything, whether a plugin of this build would
+// take the data root dir, and gives the id of the store in it; it is empty where there
+// is none yet. A wantID is the store that the plugin is pinned to.
+func CheckStore(dir, wantID string) (id string, err error) {
+	object := "data root " + dir
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if wantID == "" {
+			return "", nil
+		}
+		return "", missingStore(object, wantID)
+	}
+	if err != nil {
+		return "", failed(object, "open it", err)
+	}
+	defer root.Close()
+	s := &store{root: root}
+	err = s.identify(object, wantID)
+	return s.meta.ID, err
+}
+
+// WipeStore deletes the data root dir with everything in it, if it is the store of
+// that id and no plugin uses it. One that is not there is well.
+func WipeStore(dir, id string, log *slog.Logger) error {
+	object := "data root " + dir
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return failed(object, "open it", err)
+	}
+	s := &store{root: root, log: log}
+	defer s.close()
+	if err := s.identify(object, id); err != nil {
+		return err
+	}
+	if s.meta.ID == "" {
+		return refuse(object, "is no store", "")
+	}
+	if err := s.takeLock(object); err != nil {
+		return err
+	}
+	// store.json goes last: a wipe that broke off is begun again.
+	for _, name := range []string{seedsDir, branchesDir, layersDir, stagingDir, draftDir, trashDir, runtimeDir, lockFile, storeFile} {
+		if err := s.root.RemoveAll(name); err != nil {
+			return failed(object, "delete "+name, err)
+		}
+	}
+	return os.Remove(dir)
+}
+
+func missingStore(object, wantID string) error {
+	return refuse(object, fmt.Sprintf("does not exist, but the plugin is set up with store %s", wantID),
+		"mount the disk, or point the plugin back: docker pgbranch setup --data DIR")
 }
 
 // takeLock makes this the one instance on the data root. Docker starts a crashed

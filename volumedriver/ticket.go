@@ -2,6 +2,7 @@ package volumedriver
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -95,28 +96,34 @@ func (d *Driver) pluginStatus() (*contract.PluginStatus, error) {
 	if err := unix.Statfs(d.store.path, &disk); err != nil {
 		return nil, failed("data root "+d.store.path, "ask for its space", err)
 	}
-	// The probe also tells the copy-up mode. What it refuses is said when it matters.
-	if err := d.checkFileSystem("plugin"); err != nil {
-		d.log.Warn("the data root cannot hold branches", "error", err)
+	// The probe also tells the copy-up mode.
+	unfit := ""
+	if err := d.checkFileSystem("volume plugin pgoverlay"); err != nil {
+		unfit = err.Error()
 	}
 	d.checkKernel()
 	s := &contract.PluginStatus{
 		Version: d.cfg.Version, Runtime: d.runtime.id(), StoreID: d.StoreID(),
 		FileSystem: fileSystemOf(d.store.path), CopyUpMode: d.probe.copyUpMode(), Kernel: kernelRelease(),
 		TotalBytes: int64(disk.Blocks) * disk.Bsize, FreeBytes: int64(disk.Bavail) * disk.Bsize,
+		Unfit: unfit,
 	}
 	s.CowMode, s.CowReason = d.cowOfEngine()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, v := range d.volumes {
-		switch {
-		case v.phase == creating:
-		case v.kind == contract.KindSeed:
+		if v.phase == creating {
+			continue
+		}
+		s.Volumes = append(s.Volumes, v.name)
+		switch v.kind {
+		case contract.KindSeed:
 			s.Seeds++
-		case v.kind == contract.KindBranch:
+		case contract.KindBranch:
 			s.Branches++
 		}
 	}
+	slices.Sort(s.Volumes)
 	return s, nil
 }
 

@@ -14,6 +14,8 @@ const usage = `usage: pgoverlay COMMAND
 
   serve        serve the Docker volume plugin protocol
   agent VERB   work on a cluster inside a container
+  check        say whether this build would take a data root
+  wipe         delete a data root that no plugin uses
   version      print the version
 
 exit status: 0 done, 1 failed, 2 wrong usage

@@ -20,7 +20,7 @@ import (
 // mount, since that mount's default source is a folder of dockerd's that every engine
 // has: a source that can be missing makes dockerd panic at boot.
 const (
-	defaultData   = "/data/pgoverlay"
+	defaultData   = contract.DataMount + "/pgoverlay"
 	defaultMounts = "/mnt/volumes"
 	defaultSocket = "/run/docker/plugins/pgoverlay.sock"
 	// envLog is the log level: debug, info, warn or error.

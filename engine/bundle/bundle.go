@@ -44,23 +44,47 @@ func Binary(arch string) ([]byte, error) {
 // the root file system. Docker merges no settings into a plugin that it creates,
 // and setting them later needs the plugin to be disabled.
 //
-// An empty dataSource keeps the manifest's own.
-func Plugin(arch, dataSource string) (io.Reader, error) {
+// An empty dataSource keeps the manifest's own. name is what the plugin is to be
+// called: it goes into the root file system, since the Engine refuses to create a
+// plugin of which it has all the content already, under another name
+// (moby plugin/backend_linux.go, Manager.CreateFromContext).
+func Plugin(arch, name, dataSource string) (io.Reader, error) {
 	binary, err := Binary(arch)
 	if err != nil {
 		return nil, err
 	}
-	config, err := pluginConfig(dataSource)
+	config, err := pluginConfig(dataSource, nil)
 	if err != nil {
 		return nil, err
 	}
 	return Tar(
 		File{Name: "config.json", Mode: 0o644, Body: config},
 		File{Name: "rootfs/pgoverlay", Mode: 0o755, Body: binary},
+		File{Name: "rootfs/name", Mode: 0o644, Body: []byte(name + "\n")},
 	)
 }
 
-func pluginConfig(dataSource string) ([]byte, error) {
+// EmptyPlugin gives the plugin as Plugin does, with a store of its own inside its root
+// file system: it knows no volume, and what it writes goes with it.
+func EmptyPlugin(arch, dataSource string) (io.Reader, error) {
+	binary, err := Binary(arch)
+	if err != nil {
+		return nil, err
+	}
+	config, err := pluginConfig(dataSource, []string{"/pgoverlay", "serve", "-data", "/empty"})
+	if err != nil {
+		return nil, err
+	}
+	return Tar(
+		File{Name: "config.json", Mode: 0o644, Body: config},
+		File{Name: "rootfs/pgoverlay", Mode: 0o755, Body: binary},
+		File{Name: "rootfs/name", Mode: 0o644, Body: []byte("empty\n")},
+	)
+}
+
+// pluginConfig gives the manifest with another data source and entrypoint, where they
+// are given.
+func pluginConfig(dataSource string, entrypoint []string) ([]byte, error) {
 	raw, err := files.ReadFile("files/config.json")
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, ErrEmpty
@@ -71,6 +95,9 @@ func pluginConfig(dataSource string) ([]byte, error) {
 	var config map[string]any
 	if err := json.Unmarshal(raw, &config); err != nil {
 		return nil, fmt.Errorf("config.json: %w", err)
+	}
+	if entrypoint != nil {
+		config["entrypoint"] = entrypoint
 	}
 	mounts, _ := config["mounts"].([]any)
 	for _, m := range mounts {

@@ -161,9 +161,9 @@ func startSource(t testing.TB, image string, bigRows int) source {
 	s := source{container: name, network: name, image: image}
 	docker(t, "network", "create", s.network)
 	docker(t, "run", "-d", "--name", s.container, "--network", s.network, "--shm-size", "512m",
-		"-e", "POSTGRES_PASSWORD="+password, "-e", "POSTGRES_DB=shop", image,
+		"-e", "POSTGRES_PASSWORD="+password, "-e", "POSTGRES_DB=shop", "-e", "POSTGRES_INITDB_ARGS=--no-sync", image,
 		"postgres", "-c", "autovacuum=off", "-c", "fsync=off", "-c", "max_wal_size=4GB")
-	waitFor(t, time.Minute, "the source answers over TCP", func() bool {
+	waitFor(t, 5*time.Minute, "the source answers over TCP", func() bool {
 		return command("", "docker", "exec", s.container, "pg_isready", "-q", "-h", "127.0.0.1", "-U", "postgres").code == 0
 	})
 	script := fmt.Sprintf(`
@@ -213,6 +213,19 @@ func seedRef(name string) string {
 func mainSeed(t testing.TB) string {
 	t.Helper()
 	return makeSeed(t, startSource(t, "postgres:17", bigRows), prefix+"shop")
+}
+
+// anySeed gives a seed that is there, of the main fixture or of the demo, and makes a
+// small one else: for tests to which the size is nothing.
+func anySeed(t testing.TB) string {
+	t.Helper()
+	ready(t)
+	for _, name := range []string{prefix + "shop", "demo-shop"} {
+		if ref := seedRef(name); ref != "" {
+			return ref
+		}
+	}
+	return makeSeed(t, startSource(t, "postgres:17", 1000), prefix+"little")
 }
 
 // branch makes a branch that is removed at the test's end.

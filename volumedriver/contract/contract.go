@@ -137,6 +137,19 @@ func FromDataDir(dataDir, name string) string {
 	return strings.Repeat("../", strings.Count(dataDir, "/")+1) + name
 }
 
+// Commands of pgoverlay that a helper container runs on the data mount's source, which
+// it has at DataMount; each takes -id STORE.
+const (
+	// CommandCheck prints the store's id, or refuses as a start would.
+	CommandCheck = "check"
+	// CommandWipe deletes the data root.
+	CommandWipe = "wipe"
+)
+
+// DataMount is where the plugin, and a helper container that stands in for it, has the
+// folder that the data root lies in.
+const DataMount = "/data"
+
 // EnvStoreID pins the plugin to one data root: when it is set and the data root
 // carries another id, or none, the plugin exits before it listens. Docker then
 // reports the plugin as disabled and keeps every volume's labels and references,
@@ -181,8 +194,10 @@ type Status struct {
 	OwnedBytes int64 `json:"ownedBytes"`
 	// Mounted says whether any container holds the volume.
 	Mounted bool `json:"mounted"`
-	// ExpiresAt is when the branch may be reaped.
+	// ExpiresAt is when the branch may be reaped, and Expired whether that time has
+	// come. The plugin says it, since the clock that counts is the Engine's host's.
 	ExpiresAt *time.Time `json:"expiresAt,omitempty"`
+	Expired   bool       `json:"expired,omitempty"`
 	// Settings are the Postgres settings of a branch's own.
 	Settings map[string]string `json:"settings,omitempty"`
 	// LastError is the last error that the plugin met with this volume.
@@ -230,4 +245,9 @@ type PluginStatus struct {
 	FreeBytes  int64 `json:"freeBytes"`
 	Seeds      int   `json:"seeds"`
 	Branches   int   `json:"branches"`
+	// Unfit says why the data root cannot hold branches, empty if it can.
+	Unfit string `json:"unfit,omitempty"`
+	// Volumes are the names of all volumes, by the plugin's own word: the Engine lists
+	// none that it knows under the same name from another driver.
+	Volumes []string `json:"volumes,omitempty"`
 }

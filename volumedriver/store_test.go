@@ -1,0 +1,62 @@
+package volumedriver
+
+import (
+	"fmt"
+	"os"
+	"testing"
+
+	"gotest.tools/v3/assert"
+	is "gotest.tools/v3/assert/cmp"
+)
+
+// A check changes nothing, and says what a start would.
+func TestCheckStore(t *testing.T) {
+	b := newBench(t)
+	id := b.d.StoreID()
+	b.end()
+	both := func(want string) error {
+		t.Helper()
+		found, checked := CheckStore(b.cfg.DataRoot, want)
+		cfg := b.cfg
+		cfg.StoreID = want
+		d, err := Open(cfg)
+		if err == nil {
+			assert.Equal(t, found, d.StoreID())
+			d.Close()
+		}
+		assert.Equal(t, fmt.Sprint(checked), fmt.Sprint(err))
+		return checked
+	}
+	assert.NilError(t, both(id))
+	assert.NilError(t, both(""))
+	assert.Check(t, is.ErrorContains(both("other"), "is store "+id))
+	assert.NilError(t, os.WriteFile(b.path(storeFile), []byte(fmt.Sprintf(`{"format":2,"id":%q}`, id)), 0o600))
+	assert.Check(t, is.ErrorContains(both(""), "has format 2, and this plugin knows up to 1"))
+	assert.NilError(t, os.RemoveAll(b.cfg.DataRoot))
+	assert.Check(t, is.ErrorContains(both(id), "does not exist"))
+	none, err := CheckStore(b.cfg.DataRoot, "")
+	assert.Check(t, err == nil && none == "")
+	_, err = os.Lstat(b.cfg.DataRoot)
+	assert.Check(t, os.IsNotExist(err))
+}
+
+func TestWipeStore(t *testing.T) {
+	b := newBench(t)
+	b.seal("shop")
+	b.mustCreate("b1", "seed", "shop")
+	id := b.d.StoreID()
+	wipe := func(id string) error { return WipeStore(b.cfg.DataRoot, id, b.cfg.Log) }
+	assert.Check(t, is.ErrorContains(wipe(id), "another pgoverlay plugin is using it"))
+	b.end()
+	assert.Check(t, is.ErrorContains(wipe("other"), "is store "+id))
+	// Nothing but what is ours goes.
+	stranger := b.path("stranger")
+	assert.NilError(t, os.WriteFile(stranger, nil, 0o600))
+	assert.Check(t, wipe(id) != nil)
+	assert.NilError(t, os.Remove(stranger))
+	assert.NilError(t, os.Mkdir(b.path(seedsDir), 0o700))
+	assert.Check(t, is.ErrorContains(wipe(""), "is no store"), "a folder that only looks like one")
+	assert.NilError(t, os.Remove(b.path(seedsDir)))
+	assert.NilError(t, os.Remove(b.cfg.DataRoot))
+	assert.NilError(t, wipe(id))
+}
