@@ -70,8 +70,11 @@ test:
 
 # The long forms of what `make test` has short: hours. shim/test/README.md says what.
 .PHONY: torture
-torture:
+torture: build
 	@hack/packages.sh tests
+	hack/engine.sh up
+	hack/images.sh 17
+	go test -tags e2e -count 1 -timeout 60m -v ./hack/faults/
 	$(MAKE) --no-print-directory -C shim torture
 
 .PHONY: lint
