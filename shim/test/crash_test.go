@@ -112,7 +112,11 @@ func (r *rig) cutPower(t *testing.T) {
 func (r *rig) restorePower(t *testing.T) {
 	t.Helper()
 	for _, at := range []string{r.volume, r.disk} {
-		if err := syscall.Unmount(at, 0); err != nil {
+		err := syscall.Unmount(at, 0)
+		for end := time.Now().Add(30 * time.Second); err == syscall.EBUSY && time.Now().Before(end); err = syscall.Unmount(at, 0) {
+			time.Sleep(50 * time.Millisecond) // the last of the killed is still on its way out
+		}
+		if err != nil {
 			t.Fatalf("unmount %s: %v", at, err)
 		}
 	}
