@@ -37,13 +37,18 @@ static int install(int fresh, int fd)
 
 /*
  * Whether fd still is what the table says. Its number may have been closed and given out again by a call inside libc
- * that no wrapper sees (closedir, fclose of an fdopen): then it is not ours to change.
+ * that no wrapper sees (closedir, fclose of an fdopen): then it is not ours to change. Returns 1 or 0, or -errno when
+ * nobody can tell: XFS answers EIO for every file once it has shut down (xfs_vn_getattr), and the descriptor is lazy still.
  */
 static int still_lazy(int fd, long status)
 {
 	struct stat st;
+	long rc;
 
-	return (status & O_ACCMODE) == O_RDONLY && lz_sys_fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+	if ((status & O_ACCMODE) != O_RDONLY)
+		return 0;
+	rc = lz_sys_fstat(fd, &st);
+	return rc < 0 ? (int)rc : S_ISREG(st.st_mode);
 }
 
 static int file_first_write(int fd, int accmode, enum lz_intent intent)
@@ -53,8 +58,9 @@ static int file_first_write(int fd, int accmode, enum lz_intent intent)
 
 	if (status < 0)
 		return (int)status;
-	if (!still_lazy(fd, status))
-		return 0;
+	rc = still_lazy(fd, status);
+	if (rc <= 0)
+		return rc;
 
 	/* F_GETFL has what F_SETFL changed since the open, and O_SYNC, O_DIRECT and the like from the open itself. */
 	flags = (int)(status & ~(long)O_ACCMODE) | accmode | O_CLOEXEC;
