@@ -140,6 +140,10 @@ for fs; do
 	check "control, without the shim" in_branch "" 0 "$BUILD/postgres"
 	second_server_cases
 	check "the seed is unchanged" [ "$(seed_sum)" = "$before" ]
+	if [ "$fs" != btrfs ]; then # which cannot be shut down
+		rig_branch
+		check "on a file system that has ended" in_branch "$PRELOAD" 1 "$BUILD/postgres" last
+	fi
 	umount "$RIG/branch" "$RIG/disk"
 done
 echo "$failures failed"

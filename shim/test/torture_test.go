@@ -44,10 +44,11 @@ var scenarios = []scenario{
 	{"CREATE INDEX", indexBytes + catalogs, []string{"CREATE INDEX v_index_v ON v_index (v)", "REINDEX TABLE v_index"}},
 	{"SET TABLESPACE", victimBytes + catalogs, []string{"ALTER TABLE v_move SET TABLESPACE aside"}},
 	{"free space and visibility maps", victimBytes + indexBytes + catalogs, []string{"DELETE FROM v_vm WHERE id % 2 = 0", "VACUUM v_vm"}},
-	{"VACUUM that truncates", victimBytes + indexBytes + catalogs, []string{"DELETE FROM v_tail WHERE id > 2500", "VACUUM (TRUNCATE) v_tail"}},
+	// Twice: the truncation stops early when it is slow (lazy_truncate_heap).
+	{"VACUUM that truncates", victimBytes + indexBytes + catalogs, []string{"DELETE FROM v_tail WHERE id > 2500", "VACUUM (TRUNCATE) v_tail", "VACUUM (TRUNCATE) v_tail"}},
 	{"rewriting ALTER TABLE", victimBytes + indexBytes + catalogs, []string{"ALTER TABLE v_rewrite ALTER v TYPE bigint"}},
 	{"unlogged tables", 3*victimBytes + catalogs, // the update leaves twice the table
-		 []string{"UPDATE unlogged SET v = v + 1", "CREATE UNLOGGED TABLE unlogged2 AS SELECT * FROM v_read"}},
+		[]string{"UPDATE unlogged SET v = v + 1", "CREATE UNLOGGED TABLE unlogged2 AS SELECT * FROM v_read"}},
 	{"parallel workers", catalogs, []string{"SET max_parallel_workers_per_gather = 2", "SET parallel_setup_cost = 0", "SET parallel_tuple_cost = 0",
 		"SET min_parallel_table_scan_size = 0", "CREATE TABLE sums AS SELECT v % 10 AS v, sum(id), count(pad) FROM v_parallel GROUP BY 1"}},
 	{"drop of an inherited slot", 0, []string{"SELECT pg_drop_replication_slot('inherited')"}},
@@ -154,7 +155,8 @@ func TestTorture(t *testing.T) {
 	t.Run("stale descriptors", func(t *testing.T) { testStaleDescriptors(t, p) })
 	t.Run("CREATE DATABASE", func(t *testing.T) { testCreateDatabase(t, p, "WAL_LOG", "FILE_COPY") })
 	p.requireEqual(t, "postgres", "other", "template1")
-	t.Run("autovacuum", func(t *testing.T) { testAutovacuum(t, p) })
+	whole := t
+	t.Run("autovacuum", func(t *testing.T) { testAutovacuum(t, whole, p) })
 	t.Run("base backup of the branch", func(t *testing.T) { testBaseBackup(t, p) })
 	for _, c := range p.both() {
 		amcheckAll(t, c)
@@ -164,7 +166,7 @@ func TestTorture(t *testing.T) {
 
 // testAutovacuum lets the launcher's workers do what nobody asked for. The sizes of the two need not be equal from here on: it
 // depends on the moment what a worker can truncate.
-func testAutovacuum(t *testing.T, p pair) {
+func testAutovacuum(t, whole *testing.T, p pair) {
 	for _, c := range p.both() {
 		c.stop(t)
 		c.start(t, append([]string{"autovacuum=on", "autovacuum_naptime=1s"}, tortureSettings...)...)
@@ -178,7 +180,7 @@ func testAutovacuum(t *testing.T, p pair) {
 		}
 		closeConn(t, conn)
 		c.stop(t)
-		c.start(t, tortureSettings...)
+		c.start(whole, tortureSettings...) // they serve the tests after this one, too
 	}
 }
 
@@ -223,8 +225,11 @@ func (r *rig) bytesWritten(t *testing.T) int64 {
 	return sectors * 512
 }
 
+const logBytes = 20 << 10
+
 // testCreateDatabase (also case C99): the copy of a database whose rows have changed since the seed is that database, by each
-// strategy, and costs a branch no more than a plain directory.
+// strategy, and costs a branch no more than a plain directory but for the log of the file system: on ext4 a file that is made
+// and synced through the overlay costs about 16 KiB more, whatever its size.
 func testCreateDatabase(t *testing.T, p pair, strategies ...string) {
 	for _, c := range p.both() {
 		c.in(t, "other", "UPDATE rows SET v = v + 1 WHERE id % 100 = 0", "CHECKPOINT")
@@ -238,8 +243,14 @@ func testCreateDatabase(t *testing.T, p pair, strategies ...string) {
 			written[i] = p.r.bytesWritten(t) - before
 		}
 		ratio := float64(written[0]) / float64(written[1])
-		fmt.Printf("  %-32s wrote %d KiB in the branch, %d in the twin: %.3f\n", strategy, written[0]/1024, written[1]/1024, ratio)
-		if ratio > 1.1 || written[1] < 16<<20 {
+		conn := p.branch.connect(t, "postgres")
+		files, err := filepath.Glob(filepath.Join(p.branch.data, "base", query[string](t, conn, "SELECT oid::text FROM pg_database WHERE datname = '"+name+"'"), "*"))
+		closeConn(t, conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Printf("  %-32s wrote %d KiB in the branch, %d in the twin: %.3f; %d files\n", strategy, written[0]/1024, written[1]/1024, ratio, len(files))
+		if float64(written[0]) > 1.1*float64(written[1])+float64(len(files)*logBytes) || written[1] < 16<<20 {
 			t.Errorf("%s: %.3f times what a plain directory writes, of %d bytes", strategy, ratio, written[1])
 		}
 		p.requireEqual(t, name)

@@ -35,7 +35,7 @@ struct test {
 
 /* One list a file of tests, ended by an entry without a name. */
 extern const struct test open_tests[], write_tests[], descriptor_tests[], failure_tests[], identity_tests[], process_tests[],
-	thread_tests[], lock_tests[], control_tests[];
+	thread_tests[], lock_tests[], control_tests[], last_tests[];
 
 /* Ends the test as failed when the condition does not hold; says where, and errno. */
 #define CHECK(condition) check_that(!!(condition), #condition, __FILE__, __LINE__)

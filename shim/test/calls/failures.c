@@ -2,6 +2,7 @@
 #include "write_calls.h"
 
 #include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
 
@@ -192,5 +193,54 @@ const struct test failure_tests[] = {
 	{ "EACCES fails every write call", eacces_fails_every_write_call },
 	{ "EROFS fails the write only", erofs_fails_the_write_only },
 	{ "ENOSPC fails the write only", enospc_fails_the_write_only },
+	{ 0 },
+};
+
+/* FS_IOC_SHUTDOWN (include/uapi/linux/fs.h), which ext4 and XFS know by names of their own; 2 keeps the log from the disk. */
+static void stop_file_system(void)
+{
+	int dir = open(getenv("LZ_UPPER"), O_RDONLY | O_DIRECTORY), flags = 2;
+
+	CHECK(dir >= 0);
+	CHECK(ioctl(dir, _IOR('X', 125, unsigned int), &flags) == 0);
+	CHECK(close(dir) == 0);
+}
+
+/*
+ * A file system that has met its end: the reopen fails as the write to it would, and takes nothing else along. Only the calls
+ * that are told where to write: XFS lets nobody seek any more.
+ */
+static void eio_fails_every_write_call(void)
+{
+	const struct write_call *calls[16];
+	const char *path = NULL;
+	int fds[16], n = 0, free_number;
+
+	for (const struct write_call *c = write_calls; c->name; c++) {
+		if (!strstr(c->name, "pwrite"))
+			continue;
+		CHECK(n < 16);
+		path = fresh();
+		calls[n] = c;
+		fds[n++] = open_rw(path);
+	}
+	CHECK(n >= 4);
+	free_number = next_number();
+	stop_file_system();
+	for (int i = 0; i < n; i++) {
+		CHECK(calls[i]->put(function(calls[i]->name), fds[i]) == EIO);
+		CHECK(ftruncate(fds[i], 1) < 0 && errno == EIO);
+		CHECK(ftruncate(fds[i], 0) < 0 && errno == EIO);
+		CHECK(posix_fallocate(fds[i], 0, 1) == EIO);
+		CHECK(dup(fds[i]) < 0 && errno == EIO);
+		CHECK(true_accmode(fds[i]) == O_RDONLY);
+		CHECK((fcntl(fds[i], F_GETFL) & O_ACCMODE) == O_RDWR);
+		CHECK(next_number() == free_number);
+	}
+}
+
+/* Nothing can be done to the file system afterwards but to unmount it. */
+const struct test last_tests[] = {
+	{ "EIO fails every write call", eio_fails_every_write_call },
 	{ 0 },
 };

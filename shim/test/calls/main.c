@@ -282,7 +282,9 @@ int main(int argc, char **argv)
 		return numbers(atoi(argv[2]));
 
 	claim_data_directory();
-	if (expect_lazy()) {
+	if (strcmp(mode, "last") == 0) {
+		failed += run_all(last_tests, &count);
+	} else if (expect_lazy()) {
 		failed += run_all(open_tests, &count);
 		failed += run_all(write_tests, &count);
 		failed += run_all(descriptor_tests, &count);
