@@ -62,7 +62,7 @@ func TestNothingReachesTheOrigin(t *testing.T) {
 		ev, err := ready(b, "--user", "app", "--database", "shop")
 		assert.NilError(t, err, "%+v\n%s", ev.Error, docker(t, "logs", b))
 	}
-	assert.Equal(t, psql(t, one, "shop", "SELECT string_agg(srsubstate::text, ',' ORDER BY 1) FROM pg_subscription_rel"), "d,r")
+	assert.Equal(t, psql(t, one, "shop", "SELECT string_agg(srsubstate::text, ',' ORDER BY srsubstate) FROM pg_subscription_rel"), "d,r")
 	assert.Equal(t, psql(t, primary, "shop", "CREATE TABLE mine (); SELECT count(*), pg_is_in_recovery() FROM quiet"), "100|f")
 	time.Sleep(6 * time.Second) // a launcher looks every five, a WAL receiver asks as often
 	psql(t, one, "shop", "SET statement_timeout = '10s'; DROP SUBSCRIPTION sub")
@@ -92,7 +92,7 @@ func startSubscriber(t *testing.T, origin *sourceServer) *sourceServer {
 		INSERT INTO clash VALUES (1);
 		CREATE SUBSCRIPTION sub CONNECTION 'host=%s dbname=shop user=postgres password=x' PUBLICATION everything;`, origin.name))
 	for range 300 {
-		if s.sql(t, "shop", "SELECT string_agg(srsubstate::text, ',' ORDER BY 1) FROM pg_subscription_rel") == "d,r" &&
+		if s.sql(t, "shop", "SELECT string_agg(srsubstate::text, ',' ORDER BY srsubstate) FROM pg_subscription_rel") == "d,r" &&
 			origin.sql(t, "postgres", "SELECT count(*) FROM pg_replication_slots") == "2" {
 			return s
 		}
