@@ -25,7 +25,7 @@ CREATE PUBLICATION everything FOR TABLE quiet, clash;
 // Seeds of a subscriber and of a standby, settled and run on a network on which
 // their origin answers: it must hear from none of them.
 func TestNothingReachesTheOrigin(t *testing.T) {
-	origin := startSource(t, pg17, "origin", published, "-c", "wal_level=logical", "-c", "log_connections=on", "-c", "max_wal_senders=20")
+	origin := startSource(t, pg17, "origin", published, "-c", "wal_level=logical", "-c", "log_connections=on")
 	subscriber := startSubscriber(t, origin)
 	standby := startStreamingStandby(t, origin)
 
