@@ -77,6 +77,11 @@ torture: build
 	go test -tags e2e -count 1 -timeout 60m -v ./hack/faults/
 	$(MAKE) --no-print-directory -C shim torture
 
+# Hours on a quiet machine; goes on where it was. See hack/bench/main.go.
+.PHONY: bench
+bench: install
+	go run ./hack/bench
+
 .PHONY: lint
 lint:
 	@out=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$out" || { echo "gofmt would change: $$out"; exit 1; }

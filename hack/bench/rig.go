@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -71,46 +72,63 @@ func openRig(dir string, size Size, say func(string, ...any)) (*Rig, error) {
 	r := &Rig{size: size, dir: dir, say: say}
 	r.home, err = output("docker", "plugin", "inspect", "pgoverlay", "-f",
 		`{{range .Config.Mounts}}{{if eq .Name "data"}}{{.Source}}{{end}}{{end}}`)
+	if err != nil {
+		return nil, err
+	}
 	r.at = r.home
-	return r, err
+	if kept, err := os.ReadFile(r.homeFile()); err == nil {
+		r.home = string(kept)
+	}
+	return r, nil
 }
 
 // dataFolder gives the source of the plugin's data mount for a variant, on a disk that
-// is made and mounted where need be.
-func (r *Rig) dataFolder(variant string) (string, error) {
+// is made and mounted where need be. mounted tells that it was not mounted before.
+func (r *Rig) dataFolder(variant string) (at string, mounted bool, err error) {
 	mkfs, ok := disks[variant]
 	if !ok {
-		return r.home, nil
+		return r.home, false, nil
 	}
-	base := filepath.Join(r.dir, variant)
+	base := filepath.Join(r.dir, r.size.Name+"-"+variant)
 	disk, at := base+".img", base+".mnt"
 	if err := os.MkdirAll(at, 0o755); err != nil {
-		return "", err
+		return "", false, err
 	}
 	if exec.Command("mountpoint", "-q", at).Run() == nil {
-		return at, nil
+		return at, false, nil
 	}
 	if _, err := os.Stat(disk); err != nil {
 		if err := command("truncate", "-s", fmt.Sprint(r.size.DiskBytes), disk); err != nil {
-			return "", err
+			return "", false, err
 		}
 		if err := command(mkfs[0], append(mkfs[1:], disk)...); err != nil {
-			return "", err
+			return "", false, err
 		}
 	}
-	return at, command("mount", "-o", "loop", disk, at)
+	return at, true, command("mount", "-o", "loop", disk, at)
 }
 
 // use points the plugin at a variant's disk. Nothing may run on it.
 func (r *Rig) use(variant string) error {
-	at, err := r.dataFolder(variant)
-	if err != nil || at == r.at {
+	at, mounted, err := r.dataFolder(variant)
+	if err != nil || (at == r.at && !mounted) {
 		return err
 	}
 	return r.point(at)
 }
 
+// homeFile keeps the plugin's own data folder while the plugin is elsewhere: a program
+// that is killed meanwhile must not take a loop device for the engine's disk when it
+// goes on.
+func (r *Rig) homeFile() string { return filepath.Join(r.dir, "home") }
+
 func (r *Rig) point(at string) error {
+	if err := os.MkdirAll(r.dir, 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(r.homeFile(), []byte(r.home), 0o644); err != nil {
+		return err
+	}
 	for _, args := range [][]string{
 		{"plugin", "disable", "-f", "pgoverlay"},
 		{"plugin", "set", "pgoverlay", "data.source=" + at, "PGOVERLAY_STORE_ID="},
@@ -127,17 +145,23 @@ func (r *Rig) point(at string) error {
 // close puts the plugin back. Disks and seeds stay for the next session; remove drops
 // them.
 func (r *Rig) close() error {
-	if r.at == r.home {
-		return nil
+	if r.at != r.home {
+		// setup pins the data root's id again.
+		if err := errors.Join(r.point(r.home), command("docker", "pgbranch", "setup")); err != nil {
+			return err
+		}
 	}
-	// setup pins the data root's id again.
-	return errors.Join(r.point(r.home), command("docker", "pgbranch", "setup"))
+	if err := os.Remove(r.homeFile()); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
 }
 
 func (r *Rig) remove() error {
 	var errs []error
 	for variant := range disks {
-		at := filepath.Join(r.dir, variant+".mnt")
+		base := filepath.Join(r.dir, r.size.Name+"-"+variant)
+		at := base + ".mnt"
 		if exec.Command("mountpoint", "-q", at).Run() == nil {
 			if err := r.use(variant); err != nil {
 				errs = append(errs, err)
@@ -145,9 +169,10 @@ func (r *Rig) remove() error {
 			}
 			errs = append(errs, r.sweep(true), r.point(r.home), command("umount", at))
 		}
-		errs = append(errs, os.RemoveAll(filepath.Join(r.dir, variant+".img")), os.RemoveAll(at))
+		errs = append(errs, os.RemoveAll(base+".img"), os.RemoveAll(at))
 	}
 	errs = append(errs, r.close(), r.sweep(true))
+	_ = exec.Command("docker", "network", "rm", prefix+"net").Run() // it need not be there
 	return errors.Join(errs...)
 }
 
