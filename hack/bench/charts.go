@@ -156,6 +156,7 @@ func ownedChart(r result, metrics []string) (*plot.Plot, error) {
 		}
 	}
 	p.Y.Min, p.Y.Max = 0, top+3
+	p.X.Min, p.X.Max = -0.5, float64(len(variants))-0.5
 	p.Legend.Top = true
 	return p, nil
 }

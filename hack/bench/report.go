@@ -250,11 +250,14 @@ func show(metric string, v float64) string {
 	return fmt.Sprintf("%.3f", v)
 }
 
-// describe gives a metric's name for a person: without its unit.
+// metricUnits are the ends of metrics' names.
+var metricUnits = map[string]string{"s": "time", "bytes": "bytes", "tps": "transactions"}
+
+// describe gives a metric's name for a person.
 func describe(metric string) string {
 	cut := strings.LastIndex(metric, "_")
 	if cut < 0 {
 		return metric
 	}
-	return strings.ReplaceAll(metric[:cut], "_", " ")
+	return strings.ReplaceAll(metric[:cut], "_", " ") + ", " + metricUnits[metric[cut+1:]]
 }

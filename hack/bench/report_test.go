@@ -58,6 +58,7 @@ func TestReport(t *testing.T) {
 		"| after a full read of one database, owned | ≤ 512 KiB | 600 KiB | 600 KiB to 600 KiB | 8 | FAIL |",
 		"| select-only, warm, over a plain volume | ≥ 0.980 | 0.990 | 0.990 to 0.990 | 3 | INCONCLUSIVE |",
 		"| TPC-B, warm, over a plain volume | ≥ 0.970 |  |  | 0 | not measured |",
+		"| fresh, bytes |", "| first query, time |",
 		"- 20 branches at once: `go run ./hack/bench -only many`.",
 		"- another machine", "## By hand",
 		"![Create to the first query](benchmarks/ratios-create.svg)", "benchmarks/owned-create.svg", "benchmarks/create-over-size.svg",
