@@ -256,8 +256,8 @@ func TestDrift(t *testing.T) {
 	b := engine.Branch{Branch: "proj_vol", Seed: "shop", Generation: 1, Compose: &engine.ComposeOrigin{Project: "proj", Volume: "vol", Files: s.Files}}
 	notes := Drift(context.Background(), b)
 	assert.Equal(t, len(notes), 1)
-	assert.Check(t, is.Contains(notes[0], "docker volume rm proj_vol"))
-	assert.Check(t, is.Contains(notes[0], "seed=crm"))
+	assert.Check(t, is.Contains(notes[0].Fix, "docker volume rm proj_vol"))
+	assert.Check(t, is.Contains(notes[0].Detail, "seed=crm"))
 	for _, same := range []engine.Branch{
 		{Branch: "proj_vol", Seed: "crm", Generation: 3, Compose: b.Compose},
 		{Branch: "proj_vol_other", Seed: "shop", Compose: b.Compose},

@@ -19,7 +19,7 @@ import (
 // the end of its input for a no (compose pkg/compose/create.go, ensureVolume).
 //
 // A project that cannot be read is nobody's fault here, and says nothing.
-func Drift(ctx context.Context, b engine.Branch) []string {
+func Drift(ctx context.Context, b engine.Branch) []engine.Note {
 	o := b.Compose
 	if o == nil || len(o.Files) == 0 {
 		return nil
@@ -39,22 +39,17 @@ func Drift(ctx context.Context, b engine.Branch) []string {
 	return p.drift(b)
 }
 
-func (p *Project) drift(b engine.Branch) []string {
+func (p *Project) drift(b engine.Branch) []engine.Note {
 	// Another name is another branch: the way to switch.
 	if v, ok := p.Volumes[b.Compose.Volume]; !ok || v.Name != b.Branch {
 		return nil
 	}
-	notes := p.VolumeDrift(b.Compose.Volume, b)
-	for i := range notes {
-		notes[i] += fmt.Sprintf("; for a new one, and the loss of what this one has changed: docker compose -p %s down && docker volume rm %s. "+
-			"To keep both, give the volume another name in the file", b.Compose.Project, b.Branch)
-	}
-	return notes
+	return p.VolumeDrift(b.Compose.Volume, b)
 }
 
 // VolumeDrift says what the files ask for of the volume under a key, where the branch of
 // its name is something else.
-func (p *Project) VolumeDrift(key string, b engine.Branch) []string {
+func (p *Project) VolumeDrift(key string, b engine.Branch) []engine.Note {
 	v := p.Volumes[key]
 	if v.Driver != contract.DriverName || bool(v.External) {
 		return nil
@@ -72,7 +67,11 @@ func (p *Project) VolumeDrift(key string, b engine.Branch) []string {
 	if asked == "" {
 		return nil
 	}
-	return []string{fmt.Sprintf("the project's files ask for %s, and the volume was made with %s; compose keeps it as it is", asked, is)}
+	return []engine.Note{{
+		Detail: fmt.Sprintf("the files of the compose project %s ask for %s, and the volume was made with %s; compose keeps it as it is", p.Name, asked, is),
+		Fix: fmt.Sprintf("docker compose -p %s down && docker volume rm %s  # its changes are lost; to keep them, give the new volume another name",
+			p.Name, b.Branch),
+	}}
 }
 
 // BranchVolumes gives the keys of the project's own volumes that are branches.

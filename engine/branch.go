@@ -66,8 +66,8 @@ type Branch struct {
 	Manifest *contract.Manifest `json:"manifest,omitempty"`
 	// Compose says what part of which Compose project the volume is, if it is one.
 	Compose *ComposeOrigin `json:"compose,omitempty"`
-	// Notes say what is not as the user is likely to think, with what mends it.
-	Notes []string `json:"notes,omitempty"`
+	// Notes say what is not as the user is likely to think.
+	Notes []Note `json:"notes,omitempty"`
 
 	containerID string
 	managed     bool

@@ -21,6 +21,13 @@ const (
 	labelComposeEnvFiles = "com.docker.compose.project.environment_file"
 )
 
+// Note is something about a branch that is not as its user is likely to think.
+type Note struct {
+	// Detail says what, on one line; Fix is the command or the line of a file that mends it.
+	Detail string `json:"detail"`
+	Fix    string `json:"fix"`
+}
+
 // ComposeOrigin is the place of a branch's volume in a Compose project. The files are
 // known as long as a container of the project has the volume, and lie on the machine
 // where Compose ran.
@@ -53,9 +60,10 @@ func composeOrigin(volume, container map[string]string) *ComposeOrigin {
 // records what was asked for (moby volume/service/store.go, VolumeStore.create).
 func (b *Branch) noteOptions(options map[string]string) {
 	if asked := options[contract.OptSeed]; asked != "" && b.Parent == "" && asked != b.Seed && asked != b.SeedRef() {
-		b.Notes = append(b.Notes, fmt.Sprintf(
-			"docker volume inspect shows seed=%s, and the branch stands on %s; for another seed, make another branch: docker volume rm %s first",
-			asked, b.SeedRef(), b.Branch))
+		b.Notes = append(b.Notes, Note{
+			Detail: fmt.Sprintf("docker volume inspect shows seed=%s, and the branch stands on %s", asked, b.SeedRef()),
+			Fix:    fmt.Sprintf("docker volume rm %s  # and make it again: its changes are lost", b.Branch),
+		})
 	}
 }
 
@@ -79,7 +87,9 @@ func (b *Branch) notePlace(c container.InspectResponse) {
 	if path.Join(target, b.Manifest.DataDir) == path.Clean(pgdata) {
 		return
 	}
-	b.Notes = append(b.Notes, fmt.Sprintf(
-		"container %s mounts it at %s and looks for its cluster in %s; a branch of Postgres %d belongs at %s: -v %s:%s",
-		b.Container, target, pgdata, b.Manifest.Major, b.Manifest.MountPath, b.Branch, b.Manifest.MountPath))
+	b.Notes = append(b.Notes, Note{
+		Detail: fmt.Sprintf("container %s mounts it at %s and looks for its cluster in %s; a branch of Postgres %d belongs at %s",
+			b.Container, target, pgdata, b.Manifest.Major, b.Manifest.MountPath),
+		Fix: fmt.Sprintf("docker run -v %s:%s …  # or that path in the compose file", b.Branch, b.Manifest.MountPath),
+	})
 }

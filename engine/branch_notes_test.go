@@ -25,7 +25,7 @@ func TestNoteOfABranchInTheWrongPlace(t *testing.T) {
 			c.Config.Env = []string{"PGDATA=" + tc.pgdata}
 		}
 		b.notePlace(c)
-		if noted := len(b.Notes) > 0; noted != tc.noted || noted && !strings.Contains(b.Notes[0], "-v bx:/var/lib/postgresql/data") {
+		if noted := len(b.Notes) > 0; noted != tc.noted || noted && !strings.Contains(b.Notes[0].Fix, "-v bx:/var/lib/postgresql/data") {
 			t.Errorf("%+v: notes are %q", tc, b.Notes)
 		}
 	}

@@ -120,10 +120,8 @@ func checkVolumes(ctx context.Context, dockerCLI command.Cli, project *compose.P
 		if err != nil {
 			return err
 		}
-		if notes := project.VolumeDrift(key, b); len(notes) > 0 {
-			return &engine.Error{Kind: engine.KindConflict, Object: fmt.Sprintf("branch %q", b.Branch), Cause: strings.Join(notes, "; "),
-				Hint: fmt.Sprintf("for a new one, and the loss of what this one has changed: docker compose -p %s down && docker volume rm %s. "+
-					"To keep both: another value of %s", project.Name, b.Branch, compose.BranchVariable)}
+		for _, note := range project.VolumeDrift(key, b) {
+			return &engine.Error{Kind: engine.KindConflict, Object: fmt.Sprintf("branch %q", b.Branch), Cause: note.Detail, Hint: note.Fix}
 		}
 	}
 	return nil

@@ -80,7 +80,7 @@ func runList(ctx context.Context, dockerCLI command.Cli, options listOptions) er
 func printNotes(ctx context.Context, out io.Writer, branches []engine.Branch) {
 	for _, b := range branches {
 		for _, note := range slices.Concat(b.Notes, compose.Drift(ctx, b)) {
-			_, _ = fmt.Fprintf(out, "note: branch %q: %s\n", b.Branch, note)
+			_, _ = fmt.Fprintf(out, "note: branch %q: %s\n      %s\n", b.Branch, note.Detail, note.Fix)
 		}
 	}
 }
