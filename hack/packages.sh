@@ -25,6 +25,8 @@ if [[ ${1:-} == tests ]]; then
 		bison flex perl bzip2
 		# the file systems that branches live on
 		e2fsprogs xfsprogs btrfs-progs
+		# two worktrees of the sample Compose project
+		git
 		shellcheck
 	)
 	# A server without an engine, and npm, which has more of them. Neither need be
