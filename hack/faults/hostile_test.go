@@ -27,8 +27,8 @@ func TestHostileSeedsReachNothing(t *testing.T) {
 	version := filepath.Join(outside, "PG_VERSION")
 	r.ok(os.WriteFile(version, []byte("17\n"), 0o644))
 	r.ok(os.WriteFile(filepath.Join(outside, "manifest.json"), []byte(`{"format":1,"major":17,"mountPath":"/x","dataDir":"."}`), 0o644))
-	opened := watch(t, outside)
 	before := sumOf(outside)
+	opened := watch(t, outside)
 
 	replace := func(name, target string) func(tree string) error {
 		return func(tree string) error {
