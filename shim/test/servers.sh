@@ -3,7 +3,6 @@
 #
 #   servers.sh debian MAJOR ARCH    a Debian root with that server, unpacked and not configured: to chroot into
 #   servers.sh musl MAJOR           Debian's source, linked with musl: bin/postgres, bin/initdb, lib/
-#   servers.sh regress MAJOR        Debian's source of the regression suite, with pg_regress and regress.so built
 #
 # LZ_CACHE is the cache, else /var/cache/lazyrw-test. What it has is not fetched or built again.
 set -euo pipefail
@@ -121,23 +120,8 @@ musl() { # musl MAJOR FOLDER
 	rm -rf "$destdir" "$source" include
 }
 
-regress() { # regress MAJOR FOLDER
-	unpacked_source "$1" "$2"
-	cd "$2"
-	configure_source gcc "$2"
-	make -s -j2 -C src/port
-	make -s -j2 -C src/common
-	make -s -j2 -C src/interfaces/libpq
-	make -s -j2 -C src/test/regress
-	make -s -j2 -C contrib/spi
-	cp contrib/spi/*.so src/test/regress/
-	find . -name '*.o' -delete
-	rm -rf doc src/backend
-}
-
 case "${1:-} $#" in
 'debian 3') once "debian-$2-$3" debian "$2" "$3" ;;
 'musl 2') once "musl-$2" musl "$2" ;;
-'regress 2') once "regress-$2" regress "$2" ;;
-*) die "debian MAJOR ARCH, musl MAJOR or regress MAJOR" ;;
+*) die "debian MAJOR ARCH, or musl MAJOR" ;;
 esac
