@@ -19,8 +19,9 @@ import (
 
 // helper is one run of the agent in a container of its own.
 type helper struct {
-	// Seed is the seed that is being made, for the label and the messages.
-	Seed string
+	// Seed is the seed that is being made, for the label and the messages; Object is
+	// what the messages name instead, where it is set.
+	Seed, Object string
 	// Image runs it, and Agent is the agent's path there.
 	Image, Agent string
 	// Verb is one of the contract.Agent* verbs, Request its request.
@@ -30,6 +31,8 @@ type helper struct {
 	Network string
 	// Stage is the staging volume, mounted at stagePath; empty mounts none.
 	Stage string
+	// ReadOnly mounts it so.
+	ReadOnly bool
 	// Hide is the image's own VOLUME, which nothing is written to.
 	Hide string
 }
@@ -50,7 +53,7 @@ func (e *Engine) run(ctx context.Context, h helper, progress ProgressFunc) (cont
 	}
 	id, err := e.createContainer(ctx, "pgbranch-"+h.Verb+"-"+nonce(), h.config(), h.hostConfig(), nil)
 	if err != nil {
-		return contract.AgentEvent{}, translate(err, seedObject(h.Seed))
+		return contract.AgentEvent{}, translate(err, h.object())
 	}
 	defer e.dropContainer(ctx, id)
 	last, err := e.converse(ctx, id, request, progress)
@@ -65,7 +68,14 @@ func (e *Engine) run(ctx context.Context, h helper, progress ProgressFunc) (cont
 	if missing := networkMissing(err, h.Network); missing != nil {
 		return last, missing
 	}
-	return last, &Error{Object: seedObject(h.Seed), Cause: "the helper container failed at " + h.Verb, Err: err}
+	return last, &Error{Object: h.object(), Cause: "the helper container failed at " + h.Verb, Err: err}
+}
+
+func (h helper) object() string {
+	if h.Object != "" {
+		return h.Object
+	}
+	return seedObject(h.Seed)
 }
 
 func (h helper) config() *container.Config {
@@ -98,6 +108,7 @@ func (h helper) hostConfig() *container.HostConfig {
 	}
 	if h.Stage != "" {
 		host.Mounts = []mount.Mount{ourVolume(h.Stage, stagePath)}
+		host.Mounts[0].ReadOnly = h.ReadOnly
 	}
 	return host
 }
@@ -107,10 +118,10 @@ func (h helper) failed(a *contract.AgentError) error {
 	switch a.Code {
 	case contract.AgentErrFailed, contract.AgentErrInterrupted, "":
 		kind = KindOther
-	case contract.AgentErrMajor:
+	case contract.AgentErrMajor, contract.AgentErrImage:
 		kind = KindInvalid
 	}
-	return &Error{Kind: kind, Object: seedObject(h.Seed), Cause: a.Message, Hint: a.Hint, Log: a.Log}
+	return &Error{Kind: kind, Object: h.object(), Cause: a.Message, Hint: a.Hint, Log: a.Log}
 }
 
 // converse starts the container, hands it the request and reads its events until

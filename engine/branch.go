@@ -59,6 +59,9 @@ type Branch struct {
 	OwnPassword bool `json:"ownPassword,omitempty"`
 	// Password is that password, known only to the verb that has just set it.
 	Password string `json:"-"`
+	// Unfit is in what its image does not suit the seed, known to the verb that has just
+	// looked.
+	Unfit []contract.Unfit `json:"-"`
 	// Settings are the Postgres settings of its own.
 	Settings map[string]string `json:"settings,omitempty"`
 	// Branches are the names of the branches made from this one.

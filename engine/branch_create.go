@@ -38,6 +38,10 @@ type CreateOptions struct {
 	// container.
 	Aliases []string
 	Labels  map[string]string
+	// Image runs the branch; empty is the one that settled the seed. Force accepts one that
+	// does not suit the seed as far as a user may know better.
+	Image string
+	Force bool
 	// RotatePassword gives the source's user a password that only the branch has.
 	RotatePassword bool
 	// Settings are Postgres settings of the branch's own, by name in lower case.
@@ -84,12 +88,15 @@ func (e *Engine) Create(ctx context.Context, opts CreateOptions) (Branch, Split,
 		return Branch{}, split, err
 	}
 	split.Volume = lap(&clock)
-	id, err := e.createRunning(ctx, opts, status, &split, &clock)
+	var id, password string
+	img, unfit, err := e.suitableImage(ctx, opts, status.Manifest)
+	if err == nil {
+		id, err = e.createRunning(ctx, opts, status, img, &split, &clock)
+	}
 	if err == nil {
 		err = e.waitReady(ctx, opts.Name, id, status.Manifest, opts.Timeout)
 		split.Ready = lap(&clock)
 	}
-	var password string
 	if err == nil && opts.RotatePassword {
 		password, err = e.login(ctx, opts.Name, id, status.Manifest, contract.LoginRequest{Rotate: true})
 	}
@@ -101,7 +108,7 @@ func (e *Engine) Create(ctx context.Context, opts CreateOptions) (Branch, Split,
 		return Branch{}, split, blameSetting(err, opts.Settings)
 	}
 	branch, err := e.Branch(ctx, opts.Name)
-	branch.Password = password
+	branch.Password, branch.Unfit = password, unfit
 	return branch, split, err
 }
 
@@ -193,11 +200,7 @@ func (e *Engine) createRefused(ctx context.Context, opts CreateOptions, err erro
 // createRunning creates and starts the branch's container, with another port
 // where the first is taken. It gives the id of a container that exists, also with
 // an error.
-func (e *Engine) createRunning(ctx context.Context, opts CreateOptions, status contract.Status, split *Split, clock *time.Time) (string, error) {
-	img, err := e.branchImage(ctx, *status.Manifest, opts.Progress)
-	if err != nil {
-		return "", err
-	}
+func (e *Engine) createRunning(ctx context.Context, opts CreateOptions, status contract.Status, img pgImage, split *Split, clock *time.Time) (string, error) {
 	ports, err := e.ports(ctx, opts.Name, opts.Publish)
 	if err != nil {
 		return "", err
@@ -233,10 +236,13 @@ func startError(err error, name string, port int) error {
 	return translate(err, branchObject(name))
 }
 
-// branchImage gives the image that settled the seed, by its id where a tag has
-// moved on: another build may sort text in another order.
-func (e *Engine) branchImage(ctx context.Context, m contract.Manifest, progress ProgressFunc) (pgImage, error) {
-	img, err := e.ensureImage(ctx, m.Image, progress)
+// branchImage gives the image that was asked for, else the one that settled the seed, by
+// its id where a tag has moved on: another build may sort text in another order.
+func (e *Engine) branchImage(ctx context.Context, m contract.Manifest, opts CreateOptions) (pgImage, error) {
+	if opts.Image != "" {
+		return e.ensureImage(ctx, opts.Image, opts.Progress)
+	}
+	img, err := e.ensureImage(ctx, m.Image, opts.Progress)
 	if err != nil || m.ImageID == "" || img.ID == m.ImageID {
 		return img, err
 	}

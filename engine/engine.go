@@ -72,6 +72,8 @@ type Engine struct {
 	version string
 	// registryAuth gives the encoded credentials for an image's registry.
 	registryAuth func(ref string) (string, error)
+	// factsDir is where facts of images are kept, "" for nowhere.
+	factsDir string
 }
 
 // New makes an Engine over an API connection. registryAuth gives the value of

@@ -40,6 +40,8 @@ type fakeAPI struct {
 	containers map[string]*fakeContainer
 	images     map[string]image.InspectResponse
 	calls      []string
+	// manifest is that of a branch's seed, nil for testManifest.
+	manifest *contract.Manifest
 
 	// mu guards calls, volumes and containers, where a verb is about several at once.
 	mu             sync.Mutex
@@ -152,6 +154,9 @@ func (f *fakeAPI) VolumeCreate(_ context.Context, o volume.CreateOptions) (volum
 		}
 	}
 	s := contract.Status{Kind: contract.KindBranch, CowMode: contract.ModeLazyRW, Seed: o.DriverOpts[contract.OptSeed], Generation: 1, Manifest: testManifest()}
+	if f.manifest != nil {
+		s.Manifest = f.manifest
+	}
 	switch {
 	case o.DriverOpts[contract.OptStaging] != "":
 		s = contract.Status{Kind: contract.KindStaging}

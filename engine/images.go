@@ -19,6 +19,8 @@ import (
 type pgImage struct {
 	// Ref is what a container is created from; ID is the Engine's id of it.
 	Ref, ID string
+	// Digest is what its registry calls it, "" for one that came from none.
+	Digest string
 	// Major is PG_MAJOR, 0 where the image does not say.
 	Major int
 	// MountPath is where a volume belongs, and DataDir is PGDATA below it.
@@ -96,6 +98,9 @@ func (e *Engine) pull(ctx context.Context, ref string, progress ProgressFunc) er
 
 func describeImage(ref string, found image.InspectResponse) pgImage {
 	img := pgImage{Ref: ref, ID: found.ID}
+	if len(found.RepoDigests) > 0 {
+		img.Digest = found.RepoDigests[0]
+	}
 	var dataDir string
 	var volumes []string
 	if found.Config != nil {

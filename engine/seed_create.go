@@ -24,6 +24,9 @@ type SeedCreateOptions struct {
 	Image string
 	// MaxRate bounds what the source sends, bytes a second; 0 is no bound.
 	MaxRate int64
+	// Force accepts an image in which the source's text sorts otherwise, or a locale of it
+	// is missing.
+	Force bool
 	// Next adds a generation to a seed that exists.
 	Next bool
 	// Progress is told about each stage. It may be nil.
@@ -204,6 +207,7 @@ func (e *Engine) baseBackup(ctx context.Context, opts SeedCreateOptions, stage s
 		Request: contract.BaseBackupRequest{
 			Source: opts.Source, Stage: stagePath, DataDir: img.DataDir,
 			Major: probe.Major, Tablespaces: probe.Tablespaces, MaxRate: opts.MaxRate,
+			Databases: probe.Databases, Libc: probe.Libc, Force: opts.Force,
 		},
 	}, opts.Progress)
 	if err != nil {
@@ -226,7 +230,7 @@ func (e *Engine) settle(ctx context.Context, opts SeedCreateOptions, stage strin
 		Request: contract.SettleRequest{
 			Stage: stagePath, DataDir: img.DataDir, Settings: probe.Settings, Given: probe.Given, Skipped: backup.Skipped,
 			Manifest: contract.Manifest{
-				Major: probe.Major, Image: img.Ref, ImageID: img.ID,
+				Major: probe.Major, Image: img.Ref, ImageID: img.ID, ImageDigest: img.Digest, Unfit: backup.Unfit,
 				MountPath: img.MountPath, DataDir: img.DataDir,
 				Superuser: probe.Superuser, User: probe.User, Database: probe.Database,
 				Source: describe(probe), SourceLSN: backup.StartLSN, SourceTime: probe.Time,

@@ -129,7 +129,11 @@ func (e *Engine) runAgain(ctx context.Context, opts CreateOptions) (Branch, erro
 	}
 	var split Split
 	clock := time.Now()
-	id, err := e.createRunning(ctx, opts, status, &split, &clock)
+	var id string
+	img, _, err := e.suitableImage(ctx, opts, status.Manifest)
+	if err == nil {
+		id, err = e.createRunning(ctx, opts, status, img, &split, &clock)
+	}
 	if err == nil {
 		err = e.waitReady(ctx, opts.Name, id, status.Manifest, opts.Timeout)
 	}

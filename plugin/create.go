@@ -22,10 +22,10 @@ import (
 const readyTimeout = time.Minute
 
 type createOptions struct {
-	from, cow, publish, network, progress string
-	conf                                  []string
-	ttl, timeout                          time.Duration
-	timings, git, rotatePassword          bool
+	from, image, cow, publish, network, progress string
+	conf                                         []string
+	ttl, timeout                                 time.Duration
+	timings, git, rotatePassword, force          bool
 }
 
 func newCreateCommand(dockerCLI command.Cli) *cobra.Command {
@@ -78,6 +78,8 @@ git branch itself.
 	flags.StringVar(&opts.from, "from", "", "Seed to branch from, NAME (the newest generation) or NAME@GEN")
 	flags.StringVarP(&opts.publish, "publish", "p", "", "Publish Postgres on PORT or IP:PORT (default a free port on 127.0.0.1)")
 	flags.StringVar(&opts.network, "network", "", "Join this network, with the branch's name as address")
+	flags.StringVar(&opts.image, "image", "", "Image to run the branch with (default the one that settled the seed)")
+	flags.BoolVar(&opts.force, "force", false, "Use the image though it lacks what the seed needs, or sorts text otherwise")
 	flags.BoolVar(&opts.rotatePassword, "rotate-password", false, "Give the source's user a password that only this branch has")
 	flags.StringArrayVarP(&opts.conf, "conf", "c", nil, "Set a setting of Postgres for this branch, NAME=VALUE")
 	flags.StringVar(&opts.cow, "cow", contract.CowAuto, "How to copy on write: auto, file, off")
@@ -88,6 +90,7 @@ git branch itself.
 	flags.BoolVar(&opts.timings, "timings", false, "Print where the time went")
 	_ = cmd.RegisterFlagCompletionFunc("from", completeSeeds(dockerCLI))
 	_ = cmd.RegisterFlagCompletionFunc("network", completion.NetworkNames(dockerCLI))
+	_ = cmd.RegisterFlagCompletionFunc("image", completion.ImageNames(dockerCLI, -1))
 	_ = cmd.RegisterFlagCompletionFunc("cow", completion.FromList(contract.CowAuto, contract.CowFile, contract.CowOff))
 	_ = cmd.RegisterFlagCompletionFunc("progress", completion.FromList(progressModes...))
 	return cmd
@@ -120,7 +123,7 @@ func runCreate(ctx context.Context, dockerCLI command.Cli, name, git string, opt
 	create := func() (engine.Branch, engine.Split, error) {
 		return newEngine(dockerCLI).Create(ctx, engine.CreateOptions{
 			Name: name, Git: git, From: opts.from, Cow: opts.cow, TTL: opts.ttl,
-			Publish: publish, Network: opts.network, Settings: settings, RotatePassword: opts.rotatePassword, Timeout: opts.timeout, Progress: progress.report,
+			Publish: publish, Network: opts.network, Settings: settings, RotatePassword: opts.rotatePassword, Image: opts.image, Force: opts.force, Timeout: opts.timeout, Progress: progress.report,
 		})
 	}
 	branch, split, err := create()
@@ -136,6 +139,7 @@ func runCreate(ctx context.Context, dockerCLI command.Cli, name, git string, opt
 	_, _ = fmt.Fprintf(dockerCLI.Err(), "branch of %s, ready after %s on %s:%d, owns %s\n", branch.SeedRef(),
 		ms(time.Since(started)), branch.HostIP, branch.Port, units.BytesSize(float64(branch.OwnedBytes)))
 	sayLogin(dockerCLI, branch)
+	sayUnfit(dockerCLI, branch.Unfit)
 	if branch.CowMode == contract.ModeEager && opts.cow != contract.CowOff {
 		_, _ = fmt.Fprintf(dockerCLI.Err(), "warning: the branch is eager, each file that Postgres opens is copied: %s\n", branch.CowReason)
 	}
@@ -159,4 +163,11 @@ func sayLogin(dockerCLI command.Cli, branch engine.Branch) {
 	}
 	_, _ = fmt.Fprintf(dockerCLI.Err(), "log in as %s with the password %s, which only this branch has; `docker pgbranch url %s` shows it again\n",
 		branch.Manifest.User, branch.Password, branch.Branch)
+}
+
+// sayUnfit warns of what an image lacks or does otherwise.
+func sayUnfit(dockerCLI command.Cli, unfit []contract.Unfit) {
+	for _, u := range unfit {
+		_, _ = fmt.Fprintf(dockerCLI.Err(), "warning: %s: %s\n", u.What, u.Why)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 
 	"github.com/docker/cli/cli"
@@ -102,9 +103,13 @@ func required(option, value, hint string) error {
 
 // newEngine makes the engine of the current Docker context.
 func newEngine(dockerCLI command.Cli) *engine.Engine {
-	return engine.New(dockerCLI.Client(), Version, func(ref string) (string, error) {
+	e := engine.New(dockerCLI.Client(), Version, func(ref string) (string, error) {
 		return command.RetrieveAuthTokenFromImage(dockerCLI.ConfigFile(), ref)
 	})
+	if dir, err := os.UserCacheDir(); err == nil {
+		e.KeepFacts(filepath.Join(dir, "docker-pgbranch", "images"))
+	}
+	return e
 }
 
 // run wraps a verb so that its errors carry an exit code and print their hint.

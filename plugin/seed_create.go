@@ -22,7 +22,7 @@ import (
 
 type seedCreateOptions struct {
 	from, network, image, progress string
-	passwordStdin, next            bool
+	passwordStdin, next, force     bool
 	maxRate                        opts.MemBytes
 }
 
@@ -55,6 +55,7 @@ it is on with --network. For a source on localhost the engine's own host is mean
 	flags.BoolVar(&opts.passwordStdin, "password-stdin", false, "Read the password from standard input")
 	flags.BoolVar(&opts.next, "next", false, "Add a generation to a seed that exists")
 	flags.Var(&opts.maxRate, "max-rate", "Most that the source sends each second, such as 20m")
+	flags.BoolVar(&opts.force, "force", false, "Use the image though it lacks a locale of the source, or sorts text otherwise")
 	flags.StringVar(&opts.progress, "progress", progressAuto, progressHelp)
 	_ = cmd.RegisterFlagCompletionFunc("network", completion.NetworkNames(dockerCLI))
 	_ = cmd.RegisterFlagCompletionFunc("image", completion.ImageNames(dockerCLI, -1))
@@ -83,7 +84,7 @@ func runSeedCreate(ctx context.Context, dockerCLI command.Cli, name string, opts
 	}
 	started := time.Now()
 	seed, err := newEngine(dockerCLI).CreateSeed(ctx, engine.SeedCreateOptions{
-		Name: name, Source: source, Network: opts.network, Image: opts.image, Next: opts.next,
+		Name: name, Source: source, Network: opts.network, Image: opts.image, Next: opts.next, Force: opts.force,
 		MaxRate: opts.maxRate.Value(), Progress: progress.report,
 	})
 	progress.close()
@@ -94,6 +95,7 @@ func runSeedCreate(ctx context.Context, dockerCLI command.Cli, name string, opts
 		_, _ = fmt.Fprintf(dockerCLI.Err(), "seed of Postgres %d, %s, sealed after %s\n", seed.Manifest.Major,
 			units.BytesSize(float64(seed.Manifest.Bytes)), time.Since(started).Round(100*time.Millisecond))
 	}
+	sayUnfit(dockerCLI, seed.Manifest.Unfit)
 	_, err = fmt.Fprintln(dockerCLI.Out(), seed.Ref())
 	return err
 }

@@ -38,6 +38,7 @@ var requests = map[string]verb{
 	contract.AgentBaseBackup: runBaseBackup,
 	contract.AgentSettle:     runSettle,
 	contract.AgentLogin:      runLogin,
+	contract.AgentPreflight:  runPreflight,
 }
 
 // errInterrupted is the cause of a context that a signal or the end of standard

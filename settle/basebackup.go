@@ -28,6 +28,8 @@ type backup struct {
 	events  *events
 	// noSlots says that the source has replication slots switched off.
 	noSlots bool
+	// unfit is in what the image does not suit the source.
+	unfit []contract.Unfit
 	// data is PGDATA in the staging volume, spaces the folder that tablespaces are
 	// received in; it is beside the seed's root and goes away.
 	data, spaces string
@@ -105,7 +107,19 @@ func (b *backup) checkSource(ctx context.Context) error {
 		return fail(contract.AgentErrMajor, fmt.Sprintf("use --image postgres:%d", major),
 			"the source runs Postgres %s and the image has Postgres %d: files of one major are of no use to another", version, image)
 	}
-	return nil
+	return b.checkImage(ctx)
+}
+
+// checkImage refuses an image in which the source's databases would not work, or would
+// sort otherwise.
+func (b *backup) checkImage(ctx context.Context) error {
+	facts, err := imageFacts(ctx, b.account)
+	if err != nil {
+		return err
+	}
+	source := contract.Manifest{Databases: b.req.Databases, Libc: b.req.Libc}
+	b.unfit = source.Fit(*facts)
+	return unsuited(b.unfit, b.req.Force)
 }
 
 func (b *backup) run(ctx context.Context) (*contract.BaseBackupResult, error) {
@@ -139,7 +153,7 @@ func (b *backup) run(ctx context.Context) (*contract.BaseBackupResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &contract.BaseBackupResult{StartLSN: label.startLSN, Bytes: size, Skipped: skipped}, nil
+	return &contract.BaseBackupResult{StartLSN: label.startLSN, Bytes: size, Skipped: skipped, Unfit: b.unfit}, nil
 }
 
 // makeDirectories makes the seed's root, PGDATA in it with mode 0700, which the

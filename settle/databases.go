@@ -16,7 +16,9 @@ type database struct {
 	closed bool
 
 	// tables are what the freeze goes through, the largest first.
-	tables     []table
+	tables []table
+	// unlogged counts the unlogged tables.
+	unlogged   int
 	extensions []contract.Extension
 	reported   []contract.Finding
 }

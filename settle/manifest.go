@@ -16,20 +16,28 @@ import (
 
 // describe asks the private server what the manifest says of the databases.
 func (s *server) describe(ctx context.Context, all []database, m *contract.Manifest) error {
-	m.Extensions, m.Reported = nil, nil
+	m.Extensions, m.Reported, m.UnloggedTables = nil, nil, 0
 	for _, d := range all {
 		m.Extensions = append(m.Extensions, d.extensions...)
 		m.Reported = append(m.Reported, d.reported...)
+		m.UnloggedTables += d.unlogged
 	}
 	return s.inAny(ctx, func(conn *pgx.Conn) error {
 		if err := conn.QueryRow(ctx, "SHOW server_version").Scan(&m.ServerVersion); err != nil {
 			return err
 		}
-		rows, err := conn.Query(ctx, databasesQuery(s.major))
+		rows, err := conn.Query(ctx, databasesQuery(s.major, "pg_database_size(oid)"))
 		if err != nil {
 			return err
 		}
-		m.Databases, err = pgx.CollectRows(rows, pgx.RowToStructByPos[contract.Database])
+		if m.Databases, err = pgx.CollectRows(rows, pgx.RowToStructByPos[contract.Database]); err != nil {
+			return err
+		}
+		rows, err = conn.Query(ctx, "SELECT spcname::text FROM pg_tablespace WHERE oid NOT IN (1663, 1664) ORDER BY spcname")
+		if err != nil {
+			return err
+		}
+		m.Tablespaces, err = pgx.CollectRows(rows, pgx.RowTo[string])
 		return err
 	})
 }
@@ -45,10 +53,17 @@ func extensionsOf(ctx context.Context, conn *pgx.Conn) ([]contract.Extension, er
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[contract.Extension])
 }
 
+// unloggedIn counts the database's unlogged tables.
+func unloggedIn(ctx context.Context, conn *pgx.Conn) (n int, err error) {
+	err = conn.QueryRow(ctx, "SELECT count(*) FROM pg_class WHERE relpersistence = 'u' AND relkind IN ('r', 'p', 'm')").Scan(&n)
+	return n, err
+}
+
 // databasesQuery gives the columns of contract.Database. Providers of a database's
 // collation came with 15, the built-in one, and its locale's present name, with 17
 // (pg_database.h).
-func databasesQuery(major int) string {
+// size is the expression for their size.
+func databasesQuery(major int, size string) string {
 	provider, locale, version := "'libc'", "datcollate::text", "''"
 	if major >= 15 {
 		provider = "CASE datlocprovider WHEN 'c' THEN 'libc' WHEN 'i' THEN 'icu' WHEN 'b' THEN 'builtin' ELSE datlocprovider::text END"
@@ -59,7 +74,7 @@ func databasesQuery(major int) string {
 		}
 		locale = "CASE datlocprovider WHEN 'c' THEN datcollate::text ELSE coalesce(" + column + "::text, datcollate::text) END"
 	}
-	return `SELECT datname::text, pg_database_size(oid), pg_encoding_to_char(encoding)::text, ` + provider + `, ` +
+	return `SELECT datname::text, ` + size + `, pg_encoding_to_char(encoding)::text, ` + provider + `, ` +
 		locale + `, datctype::text, ` + version + ` FROM pg_database WHERE datconnlimit <> -2 ORDER BY datname`
 }
 

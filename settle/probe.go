@@ -67,7 +67,7 @@ func (s source) probe(ctx context.Context) (*contract.Probe, error) {
 	defer conn.Close(context.WithoutCancel(ctx))
 	p := &contract.Probe{Host: s.config.Host, Port: int(s.config.Port), User: s.config.User, Database: s.config.Database}
 	for _, ask := range []func(context.Context, *pgx.Conn, *contract.Probe) error{
-		askVersion, askState, askTablespaces, checkTablespaceFolders, askSettings, askGiven, askBytes,
+		askVersion, askState, askTablespaces, checkTablespaceFolders, askSettings, askGiven, askBytes, askDatabases,
 	} {
 		if err := ask(ctx, conn, p); err != nil {
 			return nil, s.queryFailure(err)
@@ -194,6 +194,41 @@ func collectSettings(rows pgx.Rows) (map[string]string, error) {
 		return nil
 	})
 	return found, err
+}
+
+// askDatabases asks what the image must know in order to open the databases and to sort
+// as the source does. A glibc database knows its version from 15 on.
+func askDatabases(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
+	rows, err := conn.Query(ctx, databasesQuery(p.Major, "0::bigint"))
+	if err != nil {
+		return err
+	}
+	if p.Databases, err = pgx.CollectRows(rows, pgx.RowToStructByPos[contract.Database]); err != nil {
+		return err
+	}
+	var version string
+	if err := conn.QueryRow(ctx, "SELECT pg_catalog.version()").Scan(&version); err != nil {
+		return err
+	}
+	p.Libc = libcOf(version, p.Databases)
+	return nil
+}
+
+// libcOf reads the C library out of version(), which names the platform as config.guess
+// does, "x86_64-pc-linux-musl"; "" for another system than Linux.
+func libcOf(version string, databases []contract.Database) string {
+	switch {
+	case strings.Contains(version, "-linux-musl"):
+		return "musl"
+	case !strings.Contains(version, "-linux-gnu"):
+		return ""
+	}
+	for _, d := range databases {
+		if d.Provider == "libc" && d.CollationVersion != "" {
+			return "glibc " + d.CollationVersion
+		}
+	}
+	return "glibc"
 }
 
 // askBytes leaves 0 where the user may not ask for the size of every database, or

@@ -292,6 +292,9 @@ func (s *settler) neutralise(ctx context.Context) error {
 		if d.reported, err = findingsOf(ctx, conn, *d); err != nil {
 			return err
 		}
+		if d.unlogged, err = unloggedIn(ctx, conn); err != nil {
+			return err
+		}
 		d.tables, err = tablesOf(ctx, conn)
 		return err
 	})
@@ -428,8 +431,15 @@ func (s *settler) finish(ctx context.Context) (err error) {
 	m.SystemIdentifier, m.DataChecksums = s.control.systemIdentifier, s.control.checksums
 	m.Superuser = s.server.superuser
 	m.PreloadLibraries = s.preloadLibraries()
-	if m.Libc, err = libc(ctx); err != nil {
+	facts, err := imageFacts(ctx, s.account)
+	if err != nil {
 		return err
+	}
+	m.Libc, m.ICU = facts.Libc, facts.ICU
+	for _, u := range m.Fit(*facts) {
+		if !slices.Contains(m.Unfit, u) {
+			m.Unfit = append(m.Unfit, u)
+		}
 	}
 	m.SettledAt = time.Now().UTC().Truncate(time.Second)
 	return writeManifest(s.req.Stage, *m)

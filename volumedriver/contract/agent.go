@@ -19,6 +19,8 @@ const (
 	// AgentLogin gives a branch's role a password of the branch's own, or tells it. It
 	// runs in the branch's container. LoginRequest.
 	AgentLogin = "login"
+	// AgentPreflight tells what an image is. PreflightRequest.
+	AgentPreflight = "preflight"
 	// AgentReady waits until the server of this container answers a query. It takes
 	// flags, --user, --database and --timeout, and no request.
 	AgentReady = "ready"
@@ -61,6 +63,10 @@ type Probe struct {
 	// Given are the settings that a configuration file or the command line has set
 	// on the source, as far as the user may see them.
 	Given []GivenSetting `json:"given,omitempty"`
+	// Databases are the source's, without their sizes. Libc is the C library of its
+	// server, with the version where the server knows it.
+	Databases []Database `json:"databases,omitempty"`
+	Libc      string     `json:"libc,omitempty"`
 }
 
 // GivenSetting is one setting that somebody has decided about.
@@ -91,7 +97,15 @@ type BaseBackupRequest struct {
 	Tablespaces []Tablespace `json:"tablespaces,omitempty"`
 	// MaxRate bounds what the source sends, in bytes a second; 0 is no bound.
 	MaxRate int64 `json:"maxRate,omitempty"`
+	// Databases and Libc are those of the Probe: an image in which they would not work
+	// is refused before anything is copied. Force accepts what a user may insist on.
+	Databases []Database `json:"databases,omitempty"`
+	Libc      string     `json:"libc,omitempty"`
+	Force     bool       `json:"force,omitempty"`
 }
+
+// PreflightRequest is the request of AgentPreflight. It has nothing to say.
+type PreflightRequest struct{}
 
 // SettleRequest is the request of AgentSettle.
 type SettleRequest struct {
@@ -149,7 +163,7 @@ const (
 )
 
 // AgentEvent is one line of the agent's output. At most one of Error, Probe,
-// BaseBackup, Manifest and Login is set, and only in the last line.
+// BaseBackup, Manifest, Login and Image is set, and only in the last line.
 type AgentEvent struct {
 	Stage string `json:"stage,omitempty"`
 	// Done and Total measure the stage, in bytes; Total is 0 where it is unknown.
@@ -163,6 +177,7 @@ type AgentEvent struct {
 	BaseBackup *BaseBackupResult `json:"baseBackup,omitempty"`
 	Manifest   *Manifest         `json:"manifest,omitempty"`
 	Login      *Login            `json:"login,omitempty"`
+	Image      *ImageFacts       `json:"image,omitempty"`
 }
 
 // BaseBackupResult is the answer to AgentBaseBackup.
@@ -173,6 +188,8 @@ type BaseBackupResult struct {
 	// Skipped are entries of the source's data directory that are links or sockets:
 	// a server leaves them out of a base backup.
 	Skipped []string `json:"skipped,omitempty"`
+	// Unfit is in what the image does not suit the source, for Manifest.Unfit.
+	Unfit []Unfit `json:"unfit,omitempty"`
 }
 
 // AgentError is a failure that a person can act on.
@@ -196,6 +213,7 @@ const (
 	AgentErrNoReplication = "no-replication"
 	AgentErrPrivilege     = "privilege"
 	AgentErrMajor         = "major"
+	AgentErrImage         = "image"
 	AgentErrNoServer      = "no-server"
 	AgentErrInterrupted   = "interrupted"
 	AgentErrFailed        = "failed"

@@ -41,6 +41,17 @@ type Manifest struct {
 	PreloadLibraries []string `json:"preloadLibraries,omitempty"`
 	// Libc is the C library that sorted the seed's text indexes: "glibc 2.41".
 	Libc string `json:"libc,omitempty"`
+	// ICU is the major version of ICU that did, "" for a server without.
+	ICU string `json:"icu,omitempty"`
+	// ImageDigest is what the registry calls the image, where it came from one.
+	ImageDigest string `json:"imageDigest,omitempty"`
+	// Unfit is in what the image that settled the seed does not suit it, as far as its
+	// owner knew and insisted, or nothing is at risk.
+	Unfit []Unfit `json:"unfit,omitempty"`
+	// Tablespaces are the names of those beside the two that every cluster has.
+	Tablespaces []string `json:"tablespaces,omitempty"`
+	// UnloggedTables is how many tables are empty after a crash, as of any server.
+	UnloggedTables int `json:"unloggedTables,omitempty"`
 	// DataChecksums says whether the cluster has page checksums.
 	DataChecksums bool `json:"dataChecksums"`
 
