@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
@@ -45,6 +46,75 @@ func ParseSource(raw, password string) (contract.Source, error) {
 	clean.RawQuery = query.Encode()
 	clean.Fragment, clean.RawFragment = "", ""
 	return contract.Source{URL: clean.String(), Password: password}, nil
+}
+
+// TLSFiles are the paths of PEM files on the user's machine.
+type TLSFiles struct{ RootCert, Cert, Key string }
+
+// AddTLS reads the files for TLS into the source: a helper container sees none of the
+// user's. files come first, and then those that the URL names in libpq's way.
+//
+// It fails with KindInvalid for a file that cannot be read, and where the URL's sslmode
+// would go on without TLS, or without a check, all the same.
+func AddTLS(source *contract.Source, files TLSFiles) error {
+	u, err := url.Parse(source.URL)
+	if err != nil {
+		return err
+	}
+	query := u.Query()
+	for _, f := range []struct {
+		flag, parameter, path string
+		into                  *string
+	}{
+		{"--ssl-root-cert", "sslrootcert", files.RootCert, &source.RootCert},
+		{"--ssl-cert", "sslcert", files.Cert, &source.Cert},
+		{"--ssl-key", "sslkey", files.Key, &source.Key},
+	} {
+		named := query.Get(f.parameter)
+		if f.path == "" && named != "system" {
+			f.path = named
+		}
+		if f.path == "" {
+			continue
+		}
+		query.Del(f.parameter)
+		text, err := os.ReadFile(f.path)
+		if err == nil && !strings.Contains(string(text), "-----BEGIN ") {
+			err = fmt.Errorf("%s: holds no PEM", f.path)
+		}
+		if err != nil {
+			return &Error{Kind: KindInvalid, Object: f.flag, Cause: err.Error(), Hint: "name a file on this machine"}
+		}
+		*f.into = string(text)
+	}
+	if (source.Cert == "") != (source.Key == "") {
+		return &Error{Kind: KindInvalid, Object: "--ssl-cert", Cause: "a client's certificate and its key belong together",
+			Hint: "give both --ssl-cert and --ssl-key"}
+	}
+	if err := demandTLS(query, source); err != nil {
+		return err
+	}
+	u.RawQuery = query.Encode()
+	source.URL = u.String()
+	return nil
+}
+
+// demandTLS sees to it that who gives certificates gets TLS: libpq's default would go on
+// without.
+func demandTLS(query url.Values, source *contract.Source) error {
+	mode := query.Get("sslmode")
+	switch {
+	case source.RootCert == "" && source.Cert == "":
+		return nil
+	case mode == "" && source.RootCert != "":
+		query.Set("sslmode", "verify-full")
+	case mode == "":
+		query.Set("sslmode", "require")
+	case mode == "disable" || mode == "allow" || mode == "prefer":
+		return &Error{Kind: KindInvalid, Object: "--from", Cause: fmt.Sprintf("sslmode=%s would go on without TLS, though certificates are given", mode),
+			Hint: "write sslmode=verify-full, or leave it out"}
+	}
+	return nil
 }
 
 // loopback reports whether a source's host names the machine that asks: in a

@@ -24,6 +24,7 @@ type seedCreateOptions struct {
 	from, network, image, progress string
 	passwordStdin, next, force     bool
 	maxRate                        opts.MemBytes
+	tls                            engine.TLSFiles
 }
 
 func newSeedCreateCommand(dockerCLI command.Cli) *cobra.Command {
@@ -37,6 +38,8 @@ lets it in for replication.
 
 The password comes from the URL, PGPASSWORD or --password-stdin. It is kept nowhere;
 but what stands in a URL, this machine's process list shows while the command runs.
+Files for TLS are read here and kept nowhere either: --ssl-root-cert and its kin, or
+sslrootcert, sslcert and sslkey in the URL.
 The source's host is looked up from inside the engine: name the Docker network that
 it is on with --network. For a source on localhost the engine's own host is meant.
 ` + exitHelp,
@@ -53,6 +56,9 @@ it is on with --network. For a source on localhost the engine's own host is mean
 	flags.StringVar(&opts.network, "network", "", "Docker network from which the server can be reached")
 	flags.StringVar(&opts.image, "image", "", "Image to settle the seed with and to run its branches (default postgres:MAJOR of the source)")
 	flags.BoolVar(&opts.passwordStdin, "password-stdin", false, "Read the password from standard input")
+	flags.StringVar(&opts.tls.RootCert, "ssl-root-cert", "", "File of the authority to check the server's certificate against (default sslmode then verify-full)")
+	flags.StringVar(&opts.tls.Cert, "ssl-cert", "", "File of a client certificate")
+	flags.StringVar(&opts.tls.Key, "ssl-key", "", "File of the client certificate's key, without a passphrase")
 	flags.BoolVar(&opts.next, "next", false, "Add a generation to a seed that exists")
 	flags.Var(&opts.maxRate, "max-rate", "Most that the source sends each second, such as 20m")
 	flags.BoolVar(&opts.force, "force", false, "Use the image though it lacks a locale of the source, or sorts text otherwise")
@@ -76,6 +82,9 @@ func runSeedCreate(ctx context.Context, dockerCLI command.Cli, name string, opts
 	}
 	source, err := engine.ParseSource(opts.from, password)
 	if err != nil {
+		return err
+	}
+	if err := engine.AddTLS(&source, opts.tls); err != nil {
 		return err
 	}
 	progress, err := newProgress(dockerCLI.Err(), opts.progress)

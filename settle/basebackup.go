@@ -243,15 +243,11 @@ func escapeMapping(path string) string { return strings.ReplaceAll(path, "=", `\
 // copy runs pg_basebackup and ends all of its process group with it: the WAL
 // receiver is a second process. It gives what the source has left out.
 func (b *backup) copy(ctx context.Context, cmd *exec.Cmd) (skipped []string, err error) {
-	if b.src.password != "" {
-		pass, err := passFile(b.src.password, b.account)
-		if err != nil {
-			return nil, err
-		}
-		defer pass.Close()
-		cmd.ExtraFiles = []*os.File{pass}
-		cmd.Env = append(cmd.Env, "PGPASSFILE=/proc/self/fd/3")
+	release, err := b.src.give(cmd, b.account)
+	if err != nil {
+		return nil, err
 	}
+	defer release()
 	out := &backupOutput{tail: newTail(lastLines), progress: func(done, total int64) {
 		b.events.progress(contract.StageBaseBackup, done, total)
 	}}

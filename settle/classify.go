@@ -193,7 +193,7 @@ func (s source) protocolFailure(err error) *contract.AgentError {
 	var invalid x509.CertificateInvalidError
 	switch {
 	case errors.As(err, &unknown), errors.As(err, &name), errors.As(err, &invalid):
-		return fail(contract.AgentErrUnreachable, "sslrootcert must name a CA file inside the helper container; sslmode=require does not verify",
+		return fail(contract.AgentErrUnreachable, "name the file of its authority with --ssl-root-cert; sslmode=require encrypts and does not verify",
 			"the TLS certificate of %s is not trusted: %s", s.address(), lastLine(err))
 	case strings.Contains(err.Error(), "server refused TLS connection"):
 		return fail(contract.AgentErrUnreachable, "sslmode=disable connects without, over a network that you trust",

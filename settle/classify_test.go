@@ -67,7 +67,7 @@ func TestConnectFailure(t *testing.T) {
 		"no host":    {err: &net.DNSError{Err: "no such host", Name: "db", IsNotFound: true}, code: contract.AgentErrUnreachable, message: "no host"},
 		"timeout":    {err: fmt.Errorf("x: %w", context.DeadlineExceeded), code: contract.AgentErrUnreachable, message: "within 10s"},
 		"no TLS":     {err: errors.New("tls error: server refused TLS connection"), code: contract.AgentErrUnreachable, message: "does not offer TLS"},
-		"bad CA":     {err: fmt.Errorf("tls: %w", x509.UnknownAuthorityError{}), code: contract.AgentErrUnreachable, message: "not trusted", hints: "sslrootcert"},
+		"bad CA":     {err: fmt.Errorf("tls: %w", x509.UnknownAuthorityError{}), code: contract.AgentErrUnreachable, message: "not trusted", hints: "--ssl-root-cert"},
 		"closed":     {err: fmt.Errorf("x: %w", io.ErrUnexpectedEOF), code: contract.AgentErrUnreachable, message: "closed the connection"},
 		"other":      {err: errors.New("unknown message type: H"), code: contract.AgentErrUnreachable, message: "does not answer as a Postgres"},
 		"other code": {err: refused("XX000", "odd"), code: contract.AgentErrUnreachable, message: "odd"},

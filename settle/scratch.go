@@ -42,13 +42,18 @@ func passFile(password string, a account) (*os.File, error) {
 		return nil, fail(contract.AgentErrPassword, "give the role a password of one line",
 			"the password contains a line break, which a libpq password file cannot hold")
 	}
-	fd, err := unix.MemfdCreate("pgpass", unix.MFD_CLOEXEC)
+	escaped := strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(password)
+	return memoryFile("pgpass", "*:*:*:*:"+escaped+"\n", a)
+}
+
+// memoryFile is a file of the account as passFile describes it.
+func memoryFile(name, text string, a account) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("memfd_create", err)
 	}
-	f := os.NewFile(uintptr(fd), "pgpass")
-	escaped := strings.NewReplacer(`\`, `\\`, `:`, `\:`).Replace(password)
-	_, err = f.WriteString("*:*:*:*:" + escaped + "\n")
+	f := os.NewFile(uintptr(fd), name)
+	_, err = f.WriteString(text)
 	if err == nil {
 		err = f.Chmod(0o600)
 	}

@@ -1,8 +1,12 @@
 package settle
 
 import (
+	"fmt"
 	"net"
 	"net/url"
+	"os"
+	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,6 +26,7 @@ const (
 type source struct {
 	url      string
 	password string
+	tls      []tlsFile
 	config   *pgx.ConnConfig
 }
 
@@ -67,6 +72,17 @@ func parseSource(s contract.Source) (source, error) {
 	// libpq decodes %20 but not + (conninfo_uri_decode in fe-connect.c).
 	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
 
+	clean := u.String()
+	tls := tlsFiles(s)
+	for _, t := range tls {
+		f, err := memoryFile(t.parameter, t.text, account{})
+		if err != nil {
+			return source{}, err
+		}
+		defer f.Close() // it has been read by then
+		query.Set(t.parameter, fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	}
+	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
 	config, err := pgx.ParseConfig(u.String())
 	if err != nil {
 		return source{}, bad("cannot be used: " + parseProblem(err))
@@ -80,7 +96,51 @@ func parseSource(s contract.Source) (source, error) {
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "pgbranch"
 	}
-	return source{url: u.String(), password: s.Password, config: config}, nil
+	return source{url: clean, password: s.Password, tls: tls, config: config}, nil
+}
+
+// tlsFile is one file that libpq and pgx read for TLS.
+type tlsFile struct{ parameter, environment, text string }
+
+// tlsFiles are those that came along. What the URL says of such files is of another
+// machine, and was read there.
+func tlsFiles(s contract.Source) []tlsFile {
+	all := []tlsFile{
+		{"sslrootcert", "PGSSLROOTCERT", s.RootCert}, {"sslcert", "PGSSLCERT", s.Cert}, {"sslkey", "PGSSLKEY", s.Key},
+	}
+	return slices.DeleteFunc(all, func(t tlsFile) bool { return t.text == "" })
+}
+
+// give hands the password and the files for TLS to a child, in memory only. release is
+// for when the child has started.
+func (s source) give(cmd *exec.Cmd, a account) (release func(), err error) {
+	release = func() {
+		for _, f := range cmd.ExtraFiles {
+			f.Close()
+		}
+	}
+	add := func(variable string, f *os.File, err error) error {
+		if err == nil {
+			cmd.ExtraFiles = append(cmd.ExtraFiles, f)
+			// The first of ExtraFiles is descriptor 3.
+			cmd.Env = append(cmd.Env, fmt.Sprintf("%s=/proc/self/fd/%d", variable, 2+len(cmd.ExtraFiles)))
+		}
+		return err
+	}
+	if s.password != "" {
+		f, passErr := passFile(s.password, a)
+		err = add("PGPASSFILE", f, passErr)
+	}
+	for _, t := range s.tls {
+		if err == nil {
+			f, fileErr := memoryFile(t.parameter, t.text, a)
+			err = add(t.environment, f, fileErr)
+		}
+	}
+	if err != nil {
+		release()
+	}
+	return release, err
 }
 
 // parseProblem is pgx's reason without the connection string that it quotes.

@@ -34,6 +34,11 @@ type Source struct {
 	URL string `json:"url"`
 	// Password is empty where the source trusts the user.
 	Password string `json:"password,omitempty"`
+	// RootCert, Cert and Key are PEM: the authorities that the source's certificate is
+	// checked against, and the client's own certificate with its key.
+	RootCert string `json:"rootCert,omitempty"`
+	Cert     string `json:"cert,omitempty"`
+	Key      string `json:"key,omitempty"`
 }
 
 // ProbeRequest is the request of AgentProbe.
