@@ -173,11 +173,21 @@ func WipeStore(dir, id string, log *slog.Logger) error {
 	if err := s.takeLock(object); err != nil {
 		return err
 	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return failed(object, "list it", err)
+	}
 	// store.json goes last: a wipe that broke off is begun again.
-	for _, name := range []string{seedsDir, branchesDir, layersDir, stagingDir, draftDir, trashDir, runtimeDir, lockFile, storeFile} {
-		if err := s.root.RemoveAll(name); err != nil {
-			return failed(object, "delete "+name, err)
+	for _, e := range entries {
+		if e.Name() == storeFile {
+			continue
 		}
+		if err := s.root.RemoveAll(e.Name()); err != nil {
+			return failed(object, "delete "+e.Name(), err)
+		}
+	}
+	if err := s.root.Remove(storeFile); err != nil {
+		return failed(object, "delete "+storeFile, err)
 	}
 	return os.Remove(dir)
 }

@@ -49,11 +49,12 @@ func TestWipeStore(t *testing.T) {
 	assert.Check(t, is.ErrorContains(wipe(id), "another pgoverlay plugin is using it"))
 	b.end()
 	assert.Check(t, is.ErrorContains(wipe("other"), "is store "+id))
-	// Nothing but what is ours goes.
-	stranger := b.path("stranger")
-	assert.NilError(t, os.WriteFile(stranger, nil, 0o600))
-	assert.Check(t, wipe(id) != nil)
-	assert.NilError(t, os.Remove(stranger))
+	// What a later version keeps there goes as well.
+	assert.NilError(t, os.WriteFile(b.path("later.json"), nil, 0o600))
+	assert.NilError(t, wipe(id))
+	_, err := os.Lstat(b.cfg.DataRoot)
+	assert.Check(t, os.IsNotExist(err))
+	assert.NilError(t, os.Mkdir(b.cfg.DataRoot, 0o700))
 	assert.NilError(t, os.Mkdir(b.path(seedsDir), 0o700))
 	assert.Check(t, is.ErrorContains(wipe(""), "is no store"), "a folder that only looks like one")
 	assert.NilError(t, os.Remove(b.path(seedsDir)))
