@@ -50,7 +50,8 @@ func TestImagesThatDoNotSuit(t *testing.T) {
 	s := oddSource(t)
 	name := prefix + "needy"
 	t.Cleanup(func() { try("seed", "rm", name) })
-	if r := command("CREATE EXTENSION pg_trgm; CREATE UNLOGGED TABLE fleeting (a int);", "docker", "exec", "-i", s.container, "psql", "-qX", "-U", "postgres", "-d", "shop"); r.code != 0 {
+	// By now the source waits for its synchronous standby, which there is none of.
+	if r := command("SET synchronous_commit = local; CREATE EXTENSION pg_trgm; CREATE UNLOGGED TABLE fleeting (a int);", "docker", "exec", "-i", s.container, "psql", "-qX", "-U", "postgres", "-d", "shop"); r.code != 0 {
 		t.Fatal(r.stderr)
 	}
 	r := command(oddPassword+"\n", "docker", "pgbranch", "seed", "create", name, "--from", "postgres://app@"+s.container+"/shop",
@@ -68,8 +69,8 @@ func TestImagesThatDoNotSuit(t *testing.T) {
 
 	lacking := variant(t, "lacking", `rm /usr/share/postgresql/17/extension/pg_trgm.control; localedef --delete-from-archive en_US.utf8; ! locale -a | grep en_US`)
 	musl := muslServer(t)
-	libc := command("", "musl-gcc", "-print-file-name=libc.so").stdout
-	foreign := variant(t, "musl", `rm -f /usr/local/bin/postgres; mv /tmp/postgres /usr/local/bin/; mv /tmp/libc.so /lib/ld-musl-$(uname -m).so.1; postgres --version`,
+	libc := "/lib/ld-musl-" + command("", "uname", "-m").stdout + ".so.1"
+	foreign := variant(t, "musl", `rm -f /usr/local/bin/postgres; mv /tmp/postgres /usr/local/bin/; mv /tmp/libc.so /lib/ld-musl-$(uname -m).so.1; chmod 755 /lib/ld-musl-*; postgres --version`,
 		musl, "/tmp/postgres", libc, "/tmp/libc.so")
 	for _, c := range []struct {
 		what, image string
