@@ -71,7 +71,8 @@ func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // Doctor looks at everything that branches depend on. It changes nothing, and says as
 // much as can be said also where the engine does not answer or the plugin does not run.
-func (e *Engine) Doctor(ctx context.Context) []Check {
+// more gives what is known of a branch elsewhere, such as in Compose files; it may be nil.
+func (e *Engine) Doctor(ctx context.Context, more func(context.Context, Branch) []Note) []Check {
 	d := &diagnosis{}
 	first, cancel := context.WithTimeout(ctx, doctorPatience)
 	defer cancel()
@@ -95,7 +96,7 @@ func (e *Engine) Doctor(ctx context.Context) []Check {
 		return d.checks
 	}
 	d.data(status, settingsOf(plugin))
-	e.doctorVolumes(ctx, d, status)
+	e.doctorVolumes(ctx, d, status, more)
 	return d.checks
 }
 

@@ -39,7 +39,7 @@ func problems(checks []Check) []Check {
 }
 
 func TestDoctorFindsNothingInAHealthyEngine(t *testing.T) {
-	checks := newEngine(healthy(t)).Doctor(context.Background())
+	checks := newEngine(healthy(t)).Doctor(context.Background(), nil)
 	seen := map[string]bool{}
 	for _, c := range checks {
 		seen[c.Check] = true
@@ -102,10 +102,24 @@ func TestDoctorFindsEachProblem(t *testing.T) {
 	} {
 		f := healthy(t)
 		c.make(f)
-		found := problems(newEngine(f).Doctor(context.Background()))
+		found := problems(newEngine(f).Doctor(context.Background(), nil))
 		if len(found) != 1 || found[0].Check != c.check || !strings.Contains(found[0].Detail, c.says) || !strings.Contains(found[0].Fix, c.fix) {
 			t.Errorf("%s: found %+v", name, found)
 		}
+	}
+}
+
+func TestDoctorTellsTheNotesOfBranches(t *testing.T) {
+	f := healthy(t)
+	f.volumes["bx"].Options = map[string]string{contract.OptSeed: "other"}
+	found := problems(newEngine(f).Doctor(context.Background(), func(_ context.Context, b Branch) []Note {
+		if b.Branch != "bx" {
+			return nil
+		}
+		return []Note{{Detail: "the file asks for cow=off", Fix: "docker compose down -v"}}
+	}))
+	if len(found) != 2 || !strings.Contains(found[0].Detail, "seed=other") || found[1].Fix != "docker compose down -v" {
+		t.Errorf("found %+v", found)
 	}
 }
 
@@ -114,7 +128,7 @@ func TestDoctorSaysWhyADisabledPluginWouldNotStart(t *testing.T) {
 	f.plugin.Enabled = false
 	f.plugin.Settings.Mounts = []types.PluginMount{{Name: "data", Source: ptr("/srv/data")}}
 	f.check = func(string, string) error { return errors.New("data root /data/pgoverlay: is no store") }
-	found := problems(newEngine(f).Doctor(context.Background()))
+	found := problems(newEngine(f).Doctor(context.Background(), nil))
 	if len(found) != 1 || !strings.Contains(found[0].Detail, "is no store") || !strings.Contains(found[0].Detail, "was in /srv/data before") {
 		t.Errorf("found %+v", found)
 	}
@@ -123,7 +137,7 @@ func TestDoctorSaysWhyADisabledPluginWouldNotStart(t *testing.T) {
 func TestDoctorOfAnEngineThatDoesNotAnswer(t *testing.T) {
 	f := healthy(t)
 	f.infoErr = errors.New("connection refused")
-	checks := newEngine(f).Doctor(context.Background())
+	checks := newEngine(f).Doctor(context.Background(), nil)
 	found := problems(checks)
 	if len(found) != 1 || found[0].Check != "engine" || !strings.Contains(found[0].Detail, "connection refused") || len(checks) != 4 {
 		t.Errorf("checks %+v", checks)

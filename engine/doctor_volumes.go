@@ -17,7 +17,7 @@ import (
 const idleStaging = 2 * time.Minute
 
 // doctorVolumes looks at each branch, and at what should be no longer there.
-func (e *Engine) doctorVolumes(ctx context.Context, d *diagnosis, status contract.PluginStatus) {
+func (e *Engine) doctorVolumes(ctx context.Context, d *diagnosis, status contract.PluginStatus, more func(context.Context, Branch) []Note) {
 	list, err := e.api.VolumeList(ctx, volume.ListOptions{})
 	if err != nil {
 		d.failed("volumes", translate(err, "docker engine"))
@@ -42,6 +42,13 @@ func (e *Engine) doctorVolumes(ctx context.Context, d *diagnosis, status contrac
 			continue
 		}
 		d.branch(b, labels[b.Branch])
+		notes := b.Notes
+		if more != nil {
+			notes = slices.Concat(notes, more(ctx, b))
+		}
+		for _, note := range notes {
+			d.problem("branch", note.Fix, "%s: %s", b.Branch, note.Detail)
+		}
 	}
 	e.doctorOthers(ctx, d)
 	e.doctorLeftovers(ctx, d, status.Volumes)

@@ -11,6 +11,7 @@ import (
 	flagsHelper "github.com/docker/cli/cli/flags"
 	"github.com/spf13/cobra"
 
+	"github.com/pgbranch/docker-pgbranch/compose"
 	"github.com/pgbranch/docker-pgbranch/engine"
 )
 
@@ -28,7 +29,7 @@ Exits with 1 if anything is to be mended, and prints the command for each.
 `,
 		Args: cli.NoArgs,
 		RunE: run(func(ctx context.Context, _ []string) error {
-			return runDoctor(dockerCLI, newEngine(dockerCLI).Doctor(ctx), format)
+			return runDoctor(dockerCLI, newEngine(dockerCLI).Doctor(ctx, compose.Drift), format)
 		}),
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
