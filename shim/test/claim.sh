@@ -85,7 +85,7 @@ stays_whole() { # stays_whole WAY: neither server's end leaves anything else tha
 	before=$(stat -c %i "$PID" && cat "$PID")
 	check "$1: the first server never misses its postmaster.pid" asks_meanwhile
 	check "$1: it is the same file with the same content" [ "$(stat -c %i "$PID" && cat "$PID")" = "$before" ]
-	check "$1: nothing of the second stays" [ "$(ls "$RIG/branch/.pgoverlay" | grep -c 'postmaster.pid')" = 1 ]
+	check "$1: nothing of the second stays" [ "$(find "$RIG/branch/.pgoverlay" -name '*postmaster.pid*' | wc -l)" = 1 ]
 	end_first
 }
 
