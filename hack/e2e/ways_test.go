@@ -144,20 +144,20 @@ func TestEagerSaysWhy(t *testing.T) {
 // image whose entrypoint drops both ways in, and is silent otherwise.
 func TestCreateWarnsOfEager(t *testing.T) {
 	s := startSource(t, "postgres:17", 60_000)
-	odd := prefix + "odd:17"
-	container := prefix + "odd"
+	odd := prefix + "unloads:17"
+	container := prefix + "unloads"
 	t.Cleanup(func() { command("", "docker", "rm", "-f", container); command("", "docker", "image", "rm", odd) })
 	docker(t, "create", "--name", container, "postgres:17")
 	docker(t, "commit", "--change", `ENTRYPOINT ["sh", "-c", "unset LD_PRELOAD; exec docker-entrypoint.sh postgres -c shared_preload_libraries="]`, container, odd)
-	r := command(password+"\n", "docker", "pgbranch", "seed", "create", prefix+"odd", "--from", s.url("shop"), "--image", odd,
+	r := command(password+"\n", "docker", "pgbranch", "seed", "create", prefix+"unloads", "--from", s.url("shop"), "--image", odd,
 		"--network", s.network, "--password-stdin")
 	if r.code != 0 {
 		t.Fatalf("seed create: exit %d\n%s", r.code, r.stderr)
 	}
-	t.Cleanup(func() { try("seed", "rm", prefix+"odd") })
+	t.Cleanup(func() { try("seed", "rm", prefix+"unloads") })
 	for flag, warns := range map[string]bool{"auto": true, "off": false} {
-		name := prefix + "odd-" + flag
-		r := try("create", name, "--from", prefix+"odd", "--cow", flag)
+		name := prefix + "unloads-" + flag
+		r := try("create", name, "--from", prefix+"unloads", "--cow", flag)
 		if r.code != 0 || strings.Contains(r.stderr, "warning: the branch is eager") != warns {
 			t.Errorf("--cow %s: exit %d, %s", flag, r.code, r.stderr)
 		}
