@@ -51,6 +51,7 @@ func TestComposeInit(t *testing.T) {
 		t.Errorf("the web service sees %q", got)
 	}
 	healthOf(t, c)
+	secondReplica(t, c)
 	c.env = append(c.env, "BRANCH=x1")
 	ours(0, "up", "-d")
 	if got := c.psql(t, "SELECT count(*) FROM pg_tables WHERE tablename = 'mine'"); got != "0" {
@@ -74,6 +75,22 @@ func TestComposeInit(t *testing.T) {
 		t.Errorf("in place it is another branch: %q", got)
 	}
 	c.compose(t, "down", "-v")
+}
+
+// secondReplica shows that a service's second container is kept off its branch.
+func secondReplica(t *testing.T, c checkout) {
+	t.Helper()
+	files := []string{"compose", "-f", "compose.yaml", "-f", "compose.pgbranch.yaml"}
+	if r := c.run("docker", append(slices.Clone(files), "up", "-d", "--wait", "--scale", "db=2")...); r.code == 0 {
+		t.Error("two servers run on one branch")
+	}
+	r := c.run("docker", append(slices.Clone(files), "logs", "db")...)
+	if !strings.Contains(r.stdout, "lazyrw: data directory") || !strings.Contains(r.stdout, "in use by another Postgres server") {
+		t.Errorf("the second one does not say why it ended: %s", r.stdout)
+	}
+	c.psql(t, "INSERT INTO mine SELECT 2")
+	c.psql(t, "DELETE FROM mine WHERE v = 2")
+	c.compose(t, append(files[1:], "up", "-d", "--scale", "db=1")...)
 }
 
 // healthOf shows that the check is green for a server that takes writes and red for one
