@@ -116,7 +116,7 @@ step "tests on the real engine, go on"
 engine_tests ./hack/e2e/... ./volumedriver/...
 step "tests in an engine of their own, which they kill"
 # The rest of that package is long: make torture runs all of it.
-only=${only:-'TestRefusalsLeave|TestLifeOf|TestAHalfFailed|TestAnAnonymous|TestDockerdIsKilled|TestDockerdComesUp|TestThePluginDies.*/^(mount|unmount)$'} \
+only=${only:-'TestHostile|TestRefusalsLeave|TestLifeOf|TestAHalfFailed|TestAnAnonymous|TestDockerdIsKilled|TestDockerdComesUp|TestThePluginDies.*/^(mount|unmount)$'} \
 	engine_tests ./hack/faults/...
 if [[ -z $only ]]; then
 	step "the demo, twice, and the removal of everything"
