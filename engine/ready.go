@@ -53,7 +53,25 @@ func (e *Engine) waitReady(ctx context.Context, name, id string, m *contract.Man
 	case err != nil:
 		return e.notReady(ctx, name, id, err)
 	}
+	e.awaitExit(ctx, id)
 	return e.notReady(ctx, name, id, fmt.Errorf("the wait ended without an answer%s", detail))
+}
+
+// awaitExit waits until the Engine knows of the end of a container, two seconds at most.
+// An exec dies with the container's first process, and the Engine may close its stream
+// before it has handled that process's exit (moby daemon/monitor.go, ProcessEvent).
+func (e *Engine) awaitExit(ctx context.Context, id string) {
+	for range 40 {
+		c, err := e.api.ContainerInspect(ctx, id)
+		if err != nil || c.State == nil || !c.State.Running {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // notReady says why a branch does not answer: mostly the server's own log knows.
