@@ -96,7 +96,9 @@ var daemons = func() chan func() {
 }()
 
 // start starts a daemon in a session of its own, so that an interrupt of the test does
-// not reach it, and with its output in a file.
+// not reach it, and with its output in a file. Its network namespace is its own too: a
+// dockerd with --bridge=none removes docker0 (moby daemon/daemon_unix.go,
+// removeDefaultBridgeInterface), which is that of the engine beside it.
 func (e *Engine) start(name string, args ...string) (*exec.Cmd, error) {
 	log, err := os.OpenFile(e.LogFile(name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -105,7 +107,7 @@ func (e *Engine) start(name string, args ...string) (*exec.Cmd, error) {
 	defer log.Close()
 	cmd := exec.Command(name, args...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM, Cloneflags: syscall.CLONE_NEWNET}
 	done := make(chan error)
 	daemons <- func() { done <- cmd.Start() }
 	return cmd, <-done
