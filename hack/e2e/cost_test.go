@@ -15,15 +15,12 @@ import (
 )
 
 // budgetCreate is the most that a create may take to its first query, over docker run
-// of the same image on a plain volume that holds the same cluster. Beyond limitCreate,
-// which leaves room for a machine that is busy otherwise, the test fails.
-const (
-	budgetCreate = 1.25
-	limitCreate  = 1.5
-)
+// of the same image on a plain volume that holds the same cluster.
+const budgetCreate = 1.25
 
 // TestCreateOverDockerRun prints the ratio of medians of ten alternating runs and
-// where the time of a create goes.
+// where the time of a create goes. A machine that is busy otherwise can spoil a series:
+// only three of them over the budget are a failure.
 func TestCreateOverDockerRun(t *testing.T) {
 	seed := mainSeed(t)
 	plain := prefix + "plainvol"
@@ -32,6 +29,17 @@ func TestCreateOverDockerRun(t *testing.T) {
 	from := filepath.Join(onDisk(t, "seeds", seed), "root")
 	docker(t, "run", "--rm", "-u", "0", "--entrypoint", "cp", "-v", from+":/from:ro", "-v", plain+":/to", "postgres:17", "-a", "/from/.", "/to/")
 
+	for series := range 3 {
+		if createRatio(t, seed, plain) <= budgetCreate {
+			return
+		}
+		t.Logf("series %d is over the budget of %.2f", series+1, budgetCreate)
+	}
+	t.Error("no series of three is within the budget")
+}
+
+// createRatio measures one series.
+func createRatio(t *testing.T, seed, plain string) float64 {
 	const rounds = 10
 	var ours, theirs []time.Duration
 	var splits []string
@@ -52,9 +60,7 @@ func TestCreateOverDockerRun(t *testing.T) {
 	}
 	t.Logf("RATIO create over docker run, to the first query: %.2f (medians %s and %s, budget %.2f)",
 		ratio, ms(median(ours)), ms(median(theirs)), budgetCreate)
-	if ratio > limitCreate {
-		t.Errorf("ratio %.2f is over the budget of %.2f", ratio, budgetCreate)
-	}
+	return ratio
 }
 
 // create times a create to the end of its own wait, and one query more over the
