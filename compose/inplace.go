@@ -39,19 +39,14 @@ func (s Source) InPlace(ctx context.Context, f Facts) ([]Edited, error) {
 			return nil, err
 		}
 	}
-	var plans []plan
-	for _, service := range f.Services {
-		if err := before.ownService(service); err != nil {
-			return nil, err
-		}
-		pl, err := before.plan(service, f)
-		if err != nil {
-			return nil, err
-		}
+	plans, err := before.plans(f)
+	if err != nil {
+		return nil, err
+	}
+	for _, pl := range plans {
 		if err := apply(docs, pl); err != nil {
 			return nil, err
 		}
-		plans = append(plans, pl)
 	}
 	edits := make([]Edited, len(docs))
 	for i, d := range docs {

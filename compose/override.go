@@ -76,16 +76,9 @@ func (s Source) Override(ctx context.Context, f Facts) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var plans []plan
-	for _, service := range f.Services {
-		if err := p.ownService(service); err != nil {
-			return nil, err
-		}
-		pl, err := p.plan(service, f)
-		if err != nil {
-			return nil, err
-		}
-		plans = append(plans, pl)
+	plans, err := p.plans(f)
+	if err != nil {
+		return nil, err
 	}
 	text, err := overrideText(f, plans)
 	if err != nil {

@@ -36,6 +36,23 @@ type plan struct {
 	pgdata string
 }
 
+// plans gives the plan of every service that the facts name. None of them may come from
+// a file that the project includes.
+func (p *Project) plans(f Facts) ([]plan, error) {
+	var plans []plan
+	for _, service := range f.Services {
+		if err := p.ownService(service); err != nil {
+			return nil, err
+		}
+		pl, err := p.plan(service, f)
+		if err != nil {
+			return nil, err
+		}
+		plans = append(plans, pl)
+	}
+	return plans, nil
+}
+
 // plan says what a service needs to have a branch of the seed.
 func (p *Project) plan(service string, f Facts) (plan, error) {
 	s, err := p.service(service)

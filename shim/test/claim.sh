@@ -12,18 +12,6 @@ NOTE=$RIG/branch/.pgoverlay/active
 KEPT=$RIG/branch/.pgoverlay/postmaster.pid
 PID=$RIG/branch/postmaster.pid
 
-failures=0
-check() { # check WHAT COMMAND...
-	local what=$1
-	shift
-	if "$@"; then
-		echo "  ok   $what"
-	else
-		echo "  FAIL $what"
-		failures=$((failures + 1))
-	fi
-}
-
 first() { # first WAY MODE: starts a server in these namespaces, by library or preload
 	local -A way=([preload]="LD_PRELOAD=$PRELOAD" [library]="LZ_LIBRARY=$PRELOAD" [none]=LZ_NONE=)
 	rm -f "$RIG/in" "$RIG/out"

@@ -9,18 +9,6 @@ OBJECT=$SHIM/lib/lazyrw-$HOST_ARCH.so
 if [ ! -x "$BUILD/postgres" ] || [ ! -f "$OBJECT" ]; then die "run make first"; fi
 [ $# -gt 0 ] || set -- ext4 xfs btrfs
 
-failures=0
-check() { # check WHAT COMMAND...
-	local what=$1
-	shift
-	if "$@"; then
-		echo "  ok   $what"
-	else
-		echo "  FAIL $what"
-		failures=$((failures + 1))
-	fi
-}
-
 in_branch() { # in_branch PRELOAD LAZY PROGRAM ARGS...
 	local preload=$1 lazy=$2
 	shift 2

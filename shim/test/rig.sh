@@ -13,6 +13,19 @@ die() {
 	exit 1
 }
 
+# check WHAT COMMAND...: says whether COMMAND succeeds; $failures counts those that do not.
+failures=0
+check() {
+	local what=$1
+	shift
+	if "$@"; then
+		echo "  ok   $what"
+	else
+		echo "  FAIL $what"
+		failures=$((failures + 1))
+	fi
+}
+
 need() {
 	local tool
 	for tool; do
