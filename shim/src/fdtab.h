@@ -17,6 +17,7 @@ enum {
 	LZ_FD_ACCMODE = O_ACCMODE, /* the access mode that the caller asked for: O_WRONLY or O_RDWR */
 	LZ_FD_LAZY = 4,            /* open O_RDONLY in truth; the first write reopens it */
 	LZ_FD_LOCK = 8,            /* the branch lock (lock.h): the process does not know that it has this number */
+	LZ_FD_MADE = 16,           /* a data file that this open has made */
 };
 
 extern uint8_t lz_fdtab[LZ_MAXFD];

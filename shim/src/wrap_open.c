@@ -47,6 +47,14 @@ static long open_claim(int dirfd, const char *path, int flags, unsigned mode)
 	return fd;
 }
 
+/* An open with these flags that has succeeded made the file. */
+static int makes_data_file(int dirfd, const char *path, int flags)
+{
+	const int both = O_CREAT | O_EXCL;
+
+	return (flags & both) == both && (dirfd == AT_FDCWD || path[0] == '/') && lz_is_data_path(path);
+}
+
 static long open_any(int dirfd, const char *path, int flags, unsigned mode)
 {
 	long fd;
@@ -65,7 +73,7 @@ static long open_any(int dirfd, const char *path, int flags, unsigned mode)
 	}
 	fd = lz_sys_openat(dirfd, path, flags, mode);
 	if (fd >= 0 && lz_in_server())
-		lz_fd_set((int)fd, 0);
+		lz_fd_set((int)fd, makes_data_file(dirfd, path, flags) ? LZ_FD_MADE : 0);
 	return fd;
 }
 

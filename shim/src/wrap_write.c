@@ -164,6 +164,24 @@ static lz_ssize lz_splice(int in, lz_off *in_off, int out, lz_off *out_off, size
 }
 
 /*
+ * sync_file_range does nothing on an overlay (fs/sync.c starts the writeback of the overlay's inode, which has no pages).
+ * copy_file (storage/file/copydir.c) counts on it: CREATE DATABASE by FILE_COPY writes all files, and then fsyncs one after the
+ * other. Where nothing has been written back by then, each fsync allocates its file's blocks and commits the file system's log
+ * for it alone. POSIX_FADV_DONTNEED starts the writeback and goes through to the upper file (ovl_fadvise); pages that are clean
+ * by then leave the cache, so only a file that this descriptor has made is treated so, and no table is that a checkpoint flushes.
+ */
+static int lz_sync_file_range(int fd, lz_off off, lz_off n, unsigned flags)
+{
+	const unsigned write = 2; /* SYNC_FILE_RANGE_WRITE; <linux/fs.h> has it, and half the VFS with it */
+	const int dontneed = 4;   /* POSIX_FADV_DONTNEED */
+	long rc = lz_syscall(__NR_sync_file_range, fd, off, n, flags, 0, 0);
+
+	if (rc == 0 && flags & write && lz_in_server() && lz_fd_get(fd) & LZ_FD_MADE)
+		(void)lz_syscall(__NR_fadvise64, fd, off, n, dontneed, 0, 0); /* an advice: durability is fsync's */
+	return (int)lz_return(rc);
+}
+
+/*
  * A shared mapping may be written through, now or after an mprotect, and one that was made before the copy-up would show
  * the lower file for ever: both kinds need the file that is ours.
  */

@@ -41,7 +41,7 @@ var reasons = map[string]string{
 	"posix_fadvise": reads,
 
 	"fsync":     "a no-op while the file is a lower one; reaches the upper file once anybody has copied it up",
-	"fdatasync": "as fsync", "sync_file_range": "as fsync; overlayfs ignores it", "syncfs": "the whole file system",
+	"fdatasync": "as fsync", "syncfs": "the whole file system",
 
 	"rename": meta, "link": meta, "symlink": meta, "unlink": meta, "mkdir": meta, "rmdir": meta, "chmod": meta, "chown": meta,
 	"utime": meta, "umask": meta,

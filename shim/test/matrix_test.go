@@ -19,14 +19,19 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A variant is a way to run a branch of a seed: by which server, with which settings.
+// A variant is a way to run a branch of a seed: by which server, with which settings, by which way in.
 type variant struct {
 	server   server
 	settings []string
+	library  bool // shared_preload_libraries instead of LD_PRELOAD
 }
 
 func (v variant) name() string {
-	return strings.Join(append([]string{v.server.name}, v.settings...), " ")
+	name := strings.Join(append([]string{v.server.name}, v.settings...), " ")
+	if v.library {
+		name += " by library"
+	}
+	return name
 }
 
 // A row of the matrix: a seed, and the variants that run branches of it. A physical copy fits any build of the same major
@@ -38,17 +43,27 @@ type row struct {
 }
 
 var matrix = []row{
-	{"14", "ext4", func(t *testing.T) []variant { return []variant{{npmServer(t, 14), nil}} }},
-	{"15", "xfs", func(t *testing.T) []variant { return []variant{{debianServers(t)[0], nil}} }},
-	{"16", "xfs", func(t *testing.T) []variant { return []variant{{npmServer(t, 16), nil}} }},
+	{"14", "ext4", func(t *testing.T) []variant { return []variant{{server: npmServer(t, 14)}} }},
+	{"15", "xfs", func(t *testing.T) []variant { return []variant{{server: debianServers(t)[0]}} }},
+	{"16", "xfs", func(t *testing.T) []variant { return []variant{{server: npmServer(t, 16)}} }},
 	{"17", "btrfs", func(t *testing.T) []variant {
-		return []variant{{debianRoot(t, 17, "amd64"), nil}, {debianRoot(t, 17, "arm64"), nil}}
+		return append([]variant{{server: debianRoot(t, 17, "amd64")}}, bothWays(debianRoot(t, 17, "arm64"))...)
 	}},
 	{"18", "ext4", func(t *testing.T) []variant {
 		s := debianRoot(t, 18, "amd64")
-		return []variant{{s, []string{"io_method=worker"}}, {s, []string{"io_method=sync"}}}
+		return []variant{{server: s, settings: []string{"io_method=worker"}}, {server: s, settings: []string{"io_method=sync"}}}
 	}},
-	{"18-musl", "ext4", func(t *testing.T) []variant { return []variant{{muslServer(t, 18), nil}} }},
+	{"18-musl", "ext4", func(t *testing.T) []variant { return bothWays(muslServer(t, 18)) }},
+}
+
+// bothWays is a server that finds the shim by LD_PRELOAD and, in the long form, by shared_preload_libraries: its loader is another
+// than that of the servers on which TestBranch has both.
+func bothWays(s server) []variant {
+	variants := []variant{{server: s}}
+	if os.Getenv("LZ_LONG") != "" {
+		variants = append(variants, variant{server: s, library: true})
+	}
+	return variants
 }
 
 // What was measured of one variant.
@@ -99,8 +114,12 @@ func testVariant(t *testing.T, r *rig, v variant, sockets string, got *result) {
 	r.layShim(t, v.server.arch)
 	r.branch(t)
 	b := &cluster{server: v.server, data: dataDir(r.volume, v.server.major), sockets: sockets, preload: r.preload()}
+	if v.library {
+		b.preload, b.library = "", r.preload()
+	}
 	b.start(t, v.settings...)
 	requireShim(t, b)
+	requireLock(t, b)
 	readEverything(t, b)
 	owned := r.relationsInUpper(t)
 	got.afterReads = len(owned)
@@ -155,6 +174,18 @@ func requireShim(t *testing.T, b *cluster) {
 	}
 	if !strings.Contains(string(maps), "/lazyrw-test.so") {
 		t.Fatalf("%s runs without the shim", b.server.name)
+	}
+}
+
+// requireLock: the server holds the branch lock, which says more than that the object is mapped.
+func requireLock(t *testing.T, b *cluster) {
+	t.Helper()
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(locks), fmt.Sprintf("FLOCK  ADVISORY  WRITE %d ", b.cmd.Process.Pid)) {
+		t.Errorf("the server holds no branch lock:\n%s", locks)
 	}
 }
 

@@ -111,6 +111,16 @@ second_server_cases() {
 		[ "$(cd "$LZ_UPPER" && find . -type f ! -name postmaster.pid ! -path ./.pgoverlay/active | wc -l)" = 0 ]
 }
 
+# An fsync by a descriptor that was opened before another process had the file copied up.
+power_cut_cases() {
+	rig_branch
+	check "an old descriptor's fsync" in_branch "$PRELOAD" 1 "$BUILD/postgres" cut
+	umount "$RIG/branch" "$RIG/disk"
+	mount -o loop "$RIG/image" "$RIG/disk"
+	rig_remount
+	check "outlives a cut of the power" in_branch "" 0 "$BUILD/postgres" aftercut
+}
+
 for fs; do
 	echo "== $fs"
 	rig_disk "$fs"
@@ -129,6 +139,7 @@ for fs; do
 	second_server_cases
 	check "the seed is unchanged" [ "$(seed_sum)" = "$before" ]
 	if [ "$fs" != btrfs ]; then # which cannot be shut down
+		power_cut_cases
 		rig_branch
 		check "on a file system that has ended" in_branch "$PRELOAD" 1 "$BUILD/postgres" last
 	fi

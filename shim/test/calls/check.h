@@ -35,7 +35,11 @@ struct test {
 
 /* One list a file of tests, ended by an entry without a name. */
 extern const struct test open_tests[], write_tests[], descriptor_tests[], failure_tests[], identity_tests[], process_tests[],
-	thread_tests[], lock_tests[], control_tests[], last_tests[];
+	thread_tests[], lock_tests[], space_tests[], control_tests[], last_tests[];
+
+/* Before and after a cut of the power, which overlay.sh makes good in between. */
+void sync_and_cut(void);
+void look_after_cut(void);
 
 /* Ends the test as failed when the condition does not hold; says where, and errno. */
 #define CHECK(condition) check_that(!!(condition), #condition, __FILE__, __LINE__)

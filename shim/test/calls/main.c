@@ -281,7 +281,15 @@ int main(int argc, char **argv)
 	if (strcmp(mode, "numbers") == 0)
 		return numbers(atoi(argv[2]));
 
+	if (strcmp(mode, "aftercut") == 0) {
+		look_after_cut();
+		return 0;
+	}
 	claim_data_directory();
+	if (strcmp(mode, "cut") == 0) {
+		sync_and_cut();
+		return 0;
+	}
 	if (strcmp(mode, "last") == 0) {
 		failed += run_all(last_tests, &count);
 	} else if (expect_lazy()) {
@@ -293,6 +301,7 @@ int main(int argc, char **argv)
 		failed += run_all(process_tests, &count);
 		failed += run_all(thread_tests, &count);
 		failed += run_all(lock_tests, &count);
+		failed += run_all(space_tests, &count);
 	} else {
 		failed += run_all(control_tests, &count);
 	}
