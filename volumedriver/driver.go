@@ -23,11 +23,19 @@ import (
 type Config struct {
 	// DataRoot is the folder that holds everything.
 	DataRoot string
-	// MountRoot is the plugin's propagated mount: what is mounted below it shows up on
-	// the host. Docker accepts only mountpoints below it.
+	// MountRoot is a folder below the plugin's propagated mount: what is mounted below
+	// that shows up on the host, and Docker accepts no other mountpoints. The driver makes
+	// it a mount of its own, so that what volumes are mounted on is on no disk: where the
+	// plugin is cut off from the host (AwaitCutOff), a container would else get the bare
+	// mountpoint, an empty folder that an image runs initdb in. As it is, the host has no
+	// such path, and the container does not start.
 	MountRoot string
-	// StoreID pins the driver to the store of that id; empty adopts or makes one.
+	// StoreID pins the driver to the store of that id; empty adopts or makes one, unless
+	// PinFile names one.
 	StoreID string
+	// PinFile is where the driver remembers which store it served, outside of the data
+	// root; empty remembers nothing.
+	PinFile string
 	// Version is the plugin's version, for op=status.
 	Version string
 	// Shim gives the object of the preload shim for this machine.
@@ -58,6 +66,9 @@ type Driver struct {
 	// locks serialises the verbs on one volume, by name. It is taken before mu.
 	locks keyLock
 
+	// reached is closed once dockerd has seen that the plugin listens.
+	reached chan struct{}
+
 	// mu guards what follows, and is never held over any I/O.
 	mu      sync.Mutex
 	volumes map[string]*volume
@@ -67,17 +78,29 @@ type Driver struct {
 // Open opens the data root and reconciles it with the kernel's mount table. It does
 // so before anything listens: a plugin that is not ready must not answer Get.
 func Open(cfg Config) (*Driver, error) {
-	s, err := openStore(cfg.DataRoot, cfg.StoreID, cfg.Log)
+	want := cfg.StoreID
+	if want == "" {
+		want = readPin(cfg.PinFile)
+	}
+	s, err := openStore(cfg.DataRoot, want, cfg.Log)
 	if err != nil {
 		return nil, err
 	}
+	if err := writePin(cfg.PinFile, s.meta.ID); err != nil {
+		cfg.Log.Warn("cannot remember the store", "error", err)
+	}
 	cfg.MountRoot = filepath.Clean(cfg.MountRoot)
+	if err := cfg.Mounter.Room(cfg.MountRoot); err != nil {
+		s.close()
+		return nil, failed("mounts below "+cfg.MountRoot, "make room for them", err)
+	}
 	d := &Driver{
 		cfg: cfg, store: s, mounter: cfg.Mounter, log: cfg.Log,
 		runtime: &runtimeLayers{store: s, shim: cfg.Shim, agentPath: cfg.Agent},
 		usage:   newUsageCache(s.root),
 		volumes: map[string]*volume{},
 		tickets: map[string]*ticket{},
+		reached: make(chan struct{}),
 	}
 	if err := d.load(); err != nil {
 		s.close()

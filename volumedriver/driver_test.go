@@ -16,6 +16,22 @@ import (
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
 
+// A plugin whose mounts have been cut off from the host mounts nothing: a container would
+// get an empty folder.
+func TestMountThatReachesNobodyIsRefused(t *testing.T) {
+	b := newBench(t)
+	b.seal("shop")
+	b.mustCreate("b1", "seed", "shop")
+	b.m.room = ""
+	_, err := b.d.Mount(t.Context(), "b1", "id1")
+	assert.Check(t, is.ErrorContains(err, "no longer reach the engine's host"))
+	entries, err := os.ReadDir(b.cfg.MountRoot)
+	assert.Check(t, err == nil && len(entries) == 0, "%v %v", entries, err)
+	b.restart()
+	_, err = b.d.Mount(t.Context(), "b1", "id1")
+	assert.NilError(t, err)
+}
+
 func TestBranchLife(t *testing.T) {
 	b := newBench(t)
 	assert.Equal(t, b.seal("shop"), "shop@1")

@@ -26,6 +26,8 @@ type dummyMounter struct {
 	plans  map[string]overlayPlan // target to plan
 	// held are uppers that containers hold in mount namespaces of their own.
 	held map[string]bool
+	// room is the folder that was made a mount of its own.
+	room string
 	// fail is the error of the next mounts.
 	fail error
 	// fsType is what Type gives.
@@ -36,6 +38,19 @@ type dummyMounter struct {
 
 func newDummyMounter() *dummyMounter {
 	return &dummyMounter{mounts: map[string]string{}, plans: map[string]overlayPlan{}, held: map[string]bool{}, fsType: unix.EXT4_SUPER_MAGIC}
+}
+
+func (m *dummyMounter) Room(dir string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.room = dir
+	return os.MkdirAll(dir, 0o711)
+}
+
+func (m *dummyMounter) Reaches(dir string) (bool, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.room == dir, nil
 }
 
 func (m *dummyMounter) Overlay(plan overlayPlan, target string) error {
@@ -86,7 +101,7 @@ func (m *dummyMounter) Mounted(target string) (bool, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	_, ok := m.mounts[target]
-	return ok, nil
+	return ok || target == m.room, nil
 }
 
 func (m *dummyMounter) Type(string) (int64, error) {

@@ -103,6 +103,11 @@ func (d *Driver) release(v *volume, id string) {
 
 // mountVolume mounts a volume that is not mounted. The volume's lock must be held.
 func (d *Driver) mountVolume(v *volume) error {
+	// Gone with a mount of the host that was its peer: what is mounted now stays in here.
+	if reach, err := d.mounter.Mounted(d.cfg.MountRoot); err != nil || !reach {
+		return &Error{Object: v.object(), Cause: "the plugin's mounts no longer reach the engine's host", Err: err,
+			Hint: "start the plugin again, which ends no container: docker plugin disable -f pgoverlay && docker plugin enable pgoverlay"}
+	}
 	target := d.target(v)
 	if err := os.Mkdir(target, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return failed(v.object(), "make its mountpoint", err)

@@ -3,6 +3,12 @@ package volumedriver
 // Mounter is what the driver asks of the kernel. Every verb is tested without root
 // with one that only keeps a table.
 type Mounter interface {
+	// Room makes dir a mount of its own, for the folders that volumes are mounted on. One
+	// that is there already is kept.
+	Room(dir string) error
+	// Reaches reports whether what is mounted below dir, which Room made, is mounted
+	// elsewhere as well: in the mount namespace of the host.
+	Reaches(dir string) (bool, error)
 	// Overlay mounts a plan at target, a folder that exists. It gives an error that is
 	// unix.EBUSY where another mount, in whatever mount namespace, holds the upper.
 	Overlay(plan overlayPlan, target string) error

@@ -22,6 +22,43 @@ const mountFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
 // KernelMounter mounts for real. It needs CAP_SYS_ADMIN.
 type KernelMounter struct{}
 
+// Room implements Mounter, with a tmpfs.
+func (KernelMounter) Room(dir string) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
+	}
+	mounted, err := mountinfo.Mounted(dir)
+	if err != nil || mounted {
+		return err
+	}
+	const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	return os.NewSyscallError("mount", unix.Mount(mountSource, dir, "tmpfs", flags, "mode=0711,size=1m"))
+}
+
+// Reaches implements Mounter. A mount is propagated to the peers of the one that it is
+// made on, and is then in a peer group of its own with those copies. Made a slave it
+// gets them as its master; where there are none it becomes private (fs/pnode.c,
+// do_make_slave). So one mount, for a moment, tells what no table of this namespace does.
+func (m KernelMounter) Reaches(dir string) (bool, error) {
+	if there, err := m.Mounted(dir); err != nil || !there {
+		return false, err
+	}
+	probe := filepath.Join(dir, "reach")
+	if err := os.Mkdir(probe, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return false, err
+	}
+	if err := unix.Mount(mountSource, probe, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=0700,size=4k"); err != nil {
+		return false, os.NewSyscallError("mount", err)
+	}
+	var mounts []*mountinfo.Info
+	err := os.NewSyscallError("mount", unix.Mount("", probe, "", unix.MS_SLAVE, ""))
+	if err == nil {
+		mounts, err = mountinfo.GetMounts(mountinfo.SingleEntryFilter(probe))
+	}
+	err = errors.Join(err, m.Unmount(probe), os.Remove(probe))
+	return len(mounts) > 0 && strings.Contains(mounts[0].Optional, "master:"), err
+}
+
 // Overlay implements Mounter.
 func (KernelMounter) Overlay(plan overlayPlan, target string) error {
 	options, err := plan.options()

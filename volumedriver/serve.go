@@ -9,6 +9,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -26,7 +28,7 @@ func (d *Driver) Serve(ctx context.Context, socket string) error {
 	w := &wire{driver: d, log: d.log}
 	ended := make(chan error, 1)
 	handler := w.handler()
-	go func() { ended <- handler.Serve(listener) }()
+	go func() { ended <- handler.Serve(dialListener{listener, sync.OnceFunc(func() { close(d.reached) })}) }()
 	d.log.Info("serving", "socket", socket, "store", d.StoreID(), "volumes", len(d.List()))
 	select {
 	case err := <-ended:
@@ -45,6 +47,42 @@ func (d *Driver) Serve(ctx context.Context, socket string) error {
 	case <-time.After(shutdownPatience):
 		return errors.New("requests were still under way at shutdown")
 	}
+}
+
+// dialListener has told called at the end of a connection that asked nothing: dockerd
+// makes such a one to see whether a plugin that it has started listens.
+type dialListener struct {
+	net.Listener
+	told func()
+}
+
+func (l dialListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &dialConn{Conn: conn, told: l.told}, nil
+}
+
+type dialConn struct {
+	net.Conn
+	asked atomic.Bool
+	told  func()
+}
+
+func (c *dialConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.asked.Store(true)
+	}
+	return n, err
+}
+
+func (c *dialConn) Close() error {
+	if !c.asked.Load() {
+		c.told()
+	}
+	return c.Conn.Close()
 }
 
 // listen makes the socket. One that a crash left behind is removed first: the plugin's

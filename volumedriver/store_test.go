@@ -3,6 +3,7 @@ package volumedriver
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"gotest.tools/v3/assert"
@@ -60,4 +61,43 @@ func TestWipeStore(t *testing.T) {
 	assert.NilError(t, os.Remove(b.path(seedsDir)))
 	assert.NilError(t, os.Remove(b.cfg.DataRoot))
 	assert.NilError(t, wipe(id))
+}
+
+// A plugin that nobody pinned remembers its store over an upgrade, which points it
+// elsewhere: it must not come up on a folder that has another store, or none. A setting
+// wins over what it remembers.
+func TestAPluginRemembersItsStore(t *testing.T) {
+	b := newBench(t)
+	id := b.d.StoreID()
+	b.end()
+	b.cfg.PinFile = filepath.Join(b.dir, "store")
+	b.start()
+	b.end()
+	away := b.cfg
+	away.DataRoot = filepath.Join(b.dir, "default")
+	_, err := Open(away)
+	assert.Check(t, is.ErrorContains(err, "is set up with store "+id))
+	_, err = os.Lstat(away.DataRoot)
+	assert.Check(t, os.IsNotExist(err))
+	away.PinFile = ""
+	other, err := Open(away)
+	assert.NilError(t, err)
+	otherID := other.StoreID()
+	other.Close()
+	away.PinFile = b.cfg.PinFile
+	_, err = Open(away)
+	assert.Check(t, is.ErrorContains(err, "is set up with store "+id))
+	b.start()
+	assert.Equal(t, b.d.StoreID(), id)
+	b.end()
+
+	away.StoreID = otherID
+	other, err = Open(away)
+	assert.NilError(t, err)
+	other.Close()
+	assert.Equal(t, readPin(away.PinFile), otherID)
+	// One that a crash spoilt keeps no plugin from starting.
+	assert.NilError(t, os.WriteFile(away.PinFile, []byte("\x00"), 0o600))
+	b.start()
+	assert.Equal(t, readPin(b.cfg.PinFile), id)
 }

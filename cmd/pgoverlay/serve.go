@@ -7,7 +7,9 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -46,7 +48,8 @@ func serve(args []string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	driver, err := volumedriver.Open(volumedriver.Config{
-		DataRoot: *data, MountRoot: *mounts, StoreID: os.Getenv(contract.EnvStoreID),
+		DataRoot: *data, MountRoot: filepath.Join(*mounts, "live"), StoreID: os.Getenv(contract.EnvStoreID),
+		PinFile: filepath.Join(*mounts, "store"),
 		Version: version, Shim: func() ([]byte, error) { return shim.Object(runtime.GOARCH) }, Agent: "/proc/self/exe",
 		Mounter: volumedriver.KernelMounter{}, Log: log, Step: step,
 	})
@@ -56,9 +59,22 @@ func serve(args []string) int {
 		return 1
 	}
 	defer driver.Close()
+	var cutOff atomic.Bool
+	if os.Getpid() == 1 { // else nobody starts it again
+		go func() {
+			if driver.AwaitCutOff(ctx) {
+				cutOff.Store(true)
+				stop()
+			}
+		}()
+	}
 	go driver.Background(ctx)
 	if err := driver.Serve(ctx, *socket); err != nil {
 		fmt.Fprintln(os.Stderr, "pgoverlay:", err)
+		return 1
+	}
+	if cutOff.Load() {
+		fmt.Fprintln(os.Stderr, "pgoverlay: its mounts do not reach the engine's host; ending, so that dockerd starts it again and binds them anew")
 		return 1
 	}
 	return 0
