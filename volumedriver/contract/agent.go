@@ -14,6 +14,11 @@ const (
 	AgentProbe = "probe"
 	// AgentBaseBackup copies a source into a staging volume. BaseBackupRequest.
 	AgentBaseBackup = "basebackup"
+	// AgentDump dumps a source into a staging volume. DumpRequest.
+	AgentDump = "dump"
+	// AgentRestore makes a cluster in a staging volume and restores a dump into it.
+	// RestoreRequest.
+	AgentRestore = "restore"
 	// AgentSettle settles a staging volume. SettleRequest.
 	AgentSettle = "settle"
 	// AgentLogin gives a branch's role a password of the branch's own, or tells it. It
@@ -26,6 +31,12 @@ const (
 	AgentReady = "ready"
 	// AgentDial joins its standard input and output to the server's unix socket.
 	AgentDial = "dial"
+)
+
+// OldestMajor and NewestMajor bound the versions whose files the settle and the shim know.
+const (
+	OldestMajor = 14
+	NewestMajor = 18
 )
 
 // Source is a Postgres server that a seed is made of.
@@ -44,6 +55,8 @@ type Source struct {
 // ProbeRequest is the request of AgentProbe.
 type ProbeRequest struct {
 	Source Source `json:"source"`
+	// Logical says that the source is to be dumped, which takes no replication.
+	Logical bool `json:"logical,omitempty"`
 }
 
 // Probe is the answer to AgentProbe: everything that decides whether and how the
@@ -72,6 +85,10 @@ type Probe struct {
 	// server, with the version where the server knows it.
 	Databases []Database `json:"databases,omitempty"`
 	Libc      string     `json:"libc,omitempty"`
+	// Extensions are those of the databases that the user could be asked about, and
+	// PreloadLibraries what its server loads, as far as the user may know.
+	Extensions       []Extension `json:"extensions,omitempty"`
+	PreloadLibraries []string    `json:"preloadLibraries,omitempty"`
 }
 
 // GivenSetting is one setting that somebody has decided about.
@@ -102,11 +119,13 @@ type BaseBackupRequest struct {
 	Tablespaces []Tablespace `json:"tablespaces,omitempty"`
 	// MaxRate bounds what the source sends, in bytes a second; 0 is no bound.
 	MaxRate int64 `json:"maxRate,omitempty"`
-	// Databases and Libc are those of the Probe: an image in which they would not work
-	// is refused before anything is copied. Force accepts what a user may insist on.
-	Databases []Database `json:"databases,omitempty"`
-	Libc      string     `json:"libc,omitempty"`
-	Force     bool       `json:"force,omitempty"`
+	// These are those of the Probe: an image in which they would not work is refused
+	// before anything is copied. Force accepts what a user may insist on.
+	Databases        []Database  `json:"databases,omitempty"`
+	Libc             string      `json:"libc,omitempty"`
+	Extensions       []Extension `json:"extensions,omitempty"`
+	PreloadLibraries []string    `json:"preloadLibraries,omitempty"`
+	Force            bool        `json:"force,omitempty"`
 }
 
 // PreflightRequest is the request of AgentPreflight. It has nothing to say.
@@ -157,6 +176,8 @@ const PasswordFile = "pgoverlay.password"
 const (
 	StageProbe      = "probe"
 	StageBaseBackup = "base backup"
+	StageDump       = "dump"
+	StageRestore    = "restore"
 	StagePrepare    = "prepare"
 	StageRecover    = "recover"
 	StageNeutralise = "neutralise"
@@ -167,8 +188,12 @@ const (
 	StageReady = "ready"
 )
 
+// RequestWithin is how long an agent waits for its request, or for white space before it,
+// by which a caller that has no request yet says that it lives.
+const RequestWithin = 30 * time.Second
+
 // AgentEvent is one line of the agent's output. At most one of Error, Probe,
-// BaseBackup, Manifest, Login and Image is set, and only in the last line.
+// BaseBackup, Dump, Restore, Manifest, Login and Image is set, and only in the last line.
 type AgentEvent struct {
 	Stage string `json:"stage,omitempty"`
 	// Done and Total measure the stage, in bytes; Total is 0 where it is unknown.
@@ -176,10 +201,15 @@ type AgentEvent struct {
 	Total int64 `json:"total,omitempty"`
 	// Message is one line for a person.
 	Message string `json:"message,omitempty"`
+	// CPUSeconds is the processor time, in seconds, that the agent and its children have
+	// used. Only the last event has it.
+	CPUSeconds float64 `json:"cpuSeconds,omitempty"`
 
 	Error      *AgentError       `json:"error,omitempty"`
 	Probe      *Probe            `json:"probe,omitempty"`
 	BaseBackup *BaseBackupResult `json:"baseBackup,omitempty"`
+	Dump       *DumpResult       `json:"dump,omitempty"`
+	Restore    *RestoreResult    `json:"restore,omitempty"`
 	Manifest   *Manifest         `json:"manifest,omitempty"`
 	Login      *Login            `json:"login,omitempty"`
 	Image      *ImageFacts       `json:"image,omitempty"`
@@ -221,5 +251,7 @@ const (
 	AgentErrImage         = "image"
 	AgentErrNoServer      = "no-server"
 	AgentErrInterrupted   = "interrupted"
-	AgentErrFailed        = "failed"
+	// AgentErrDump is a dump that cannot be restored, or not whole.
+	AgentErrDump   = "dump"
+	AgentErrFailed = "failed"
 )

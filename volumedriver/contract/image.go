@@ -21,6 +21,11 @@ type ImageFacts struct {
 	Locales []string `json:"locales,omitempty"`
 	// Extensions are the versions that the image would install, by name.
 	Extensions map[string]string `json:"extensions"`
+	// CannotLoad says why the server cannot load lazyrw, "" where nothing speaks against it:
+	// one that is linked statically, or built for another architecture than the engine's.
+	CannotLoad string `json:"cannotLoad,omitempty"`
+	// Libraries are the modules that its server can load, without ".so"; nil where nothing tells.
+	Libraries []string `json:"libraries,omitempty"`
 	// UID and GID are those of the image's user postgres.
 	UID int `json:"uid"`
 	GID int `json:"gid"`
@@ -48,7 +53,8 @@ func (m *Manifest) Fit(f ImageFacts) []Unfit {
 	found := m.fitLibc(f)
 	found = append(found, m.fitICU(f)...)
 	found = append(found, m.fitLocales(f)...)
-	return append(found, m.fitExtensions(f)...)
+	found = append(found, m.fitExtensions(f)...)
+	return append(found, m.fitLibraries(f)...)
 }
 
 // fitLibc: text that the C library sorts has another order under another library, and
@@ -137,6 +143,23 @@ func (m *Manifest) fitExtensions(f ImageFacts) []Unfit {
 		case has != "" && has != version[name]:
 			found = append(found, Unfit{What: "extension " + name,
 				Why: fmt.Sprintf("%s has version %s, and the image brings %s: ALTER EXTENSION %s UPDATE", databases, version[name], has, name)})
+		}
+	}
+	return found
+}
+
+// fitLibraries: a server ends at its start where it lacks what shared_preload_libraries names
+// (load_libraries in miscinit.c). A branch loads none of the source's, unless it is told to.
+func (m *Manifest) fitLibraries(f ImageFacts) []Unfit {
+	if f.Libraries == nil {
+		return nil
+	}
+	var found []Unfit
+	for _, l := range m.PreloadLibraries {
+		name := strings.TrimSuffix(strings.TrimPrefix(l, "$libdir/"), ".so")
+		if !strings.Contains(name, "/") && !slices.Contains(f.Libraries, name) {
+			found = append(found, Unfit{What: "library " + l,
+				Why: "the source loads it, and the image does not have it: branches load none, and one that is told to does not start"})
 		}
 	}
 	return found

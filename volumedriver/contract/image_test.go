@@ -15,13 +15,14 @@ func shopManifest() *Manifest {
 			{Name: "crm", Provider: "icu", Collation: "de-DE", CType: "en_US.utf8"},
 			{Name: "tree", Provider: "builtin", Collation: "C.UTF-8", CType: "C.UTF-8"},
 		},
-		Extensions: []Extension{{Database: "shop", Name: "postgis", Version: "3.4.0"}},
+		Extensions:       []Extension{{Database: "shop", Name: "postgis", Version: "3.4.0"}},
+		PreloadLibraries: []string{"$libdir/pg_cron", "/opt/lib/ours.so", "auto_explain.so"},
 	}
 }
 
 func fittingFacts() ImageFacts {
 	return ImageFacts{Major: 17, ServerVersion: "17.5", Libc: "glibc 2.41", ICU: "76", Locales: []string{"C", "C.utf8", "POSIX", "de_DE.utf8", "en_US.utf8"},
-		Extensions: map[string]string{"postgis": "3.4.0"}}
+		Extensions: map[string]string{"postgis": "3.4.0"}, Libraries: []string{"auto_explain", "pg_cron"}}
 }
 
 func TestFit(t *testing.T) {
@@ -43,6 +44,7 @@ func TestFit(t *testing.T) {
 			[][2]string{{"!locale de_DE.UTF-8", "into shop"}, {"!locale en_US.utf8", "into crm"}}},
 		"no extension":    {func(_ *Manifest, f *ImageFacts) { delete(f.Extensions, "postgis") }, [][2]string{{"!extension postgis", "postgis 3.4.0 of shop"}}},
 		"newer extension": {func(_ *Manifest, f *ImageFacts) { f.Extensions["postgis"] = "3.5.1" }, [][2]string{{"extension postgis", "3.5.1"}}},
+		"no library":      {func(_ *Manifest, f *ImageFacts) { f.Libraries = f.Libraries[:1] }, [][2]string{{"library $libdir/pg_cron", "branches load none"}}},
 		"nothing known":   {func(_ *Manifest, f *ImageFacts) { *f = ImageFacts{} }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -48,6 +48,9 @@ type Manifest struct {
 	// Unfit is in what the image that settled the seed does not suit it, as far as its
 	// owner knew and insisted, or nothing is at risk.
 	Unfit []Unfit `json:"unfit,omitempty"`
+	// CannotLoad says why the server of the image that settled the seed cannot load lazyrw,
+	// as in ImageFacts: the configuration of the seed's branches then names no library.
+	CannotLoad string `json:"cannotLoad,omitempty"`
 	// Tablespaces are the names of those beside the two that every cluster has.
 	Tablespaces []string `json:"tablespaces,omitempty"`
 	// UnloggedTables is how many tables are empty after a crash, as of any server.
@@ -56,13 +59,16 @@ type Manifest struct {
 	DataChecksums bool `json:"dataChecksums"`
 
 	// Source says where the seed came from, without any credential:
-	// "host:port/database".
+	// "host:port/database", or the name of a dump's file.
 	Source string `json:"source"`
 	// SourceLSN is where the base backup started; SourceTime is the source's clock
 	// then.
 	SourceLSN  string    `json:"sourceLsn,omitempty"`
 	SourceTime time.Time `json:"sourceTime"`
 	SettledAt  time.Time `json:"settledAt"`
+
+	// Dump is set for a seed that was restored from a dump.
+	Dump *Dump `json:"dump,omitempty"`
 
 	// Bytes is the sum of the sizes of the seed's files.
 	Bytes int64 `json:"bytes"`
@@ -83,6 +89,7 @@ type Manifest struct {
 
 // Finding is one thing of a seed that its owner should know of.
 type Finding struct {
+	// Database is "" for what is of the whole cluster.
 	Database string `json:"database"`
 	// What is the object: "foreign server prod".
 	What string `json:"what"`
