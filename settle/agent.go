@@ -19,6 +19,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
@@ -36,6 +37,8 @@ type verb func(context.Context, *input, *events) (contract.AgentEvent, error)
 var requests = map[string]verb{
 	contract.AgentProbe:      runProbe,
 	contract.AgentBaseBackup: runBaseBackup,
+	contract.AgentDump:       runDump,
+	contract.AgentRestore:    runRestore,
 	contract.AgentSettle:     runSettle,
 	contract.AgentLogin:      runLogin,
 	contract.AgentPreflight:  runPreflight,
@@ -93,11 +96,25 @@ func serve(name string, run verb, stdin io.Reader, stdout io.Writer) int {
 	if err != nil {
 		answer = contract.AgentEvent{Error: describe(ctx, name, err)}
 	}
+	answer.CPUSeconds = cpuSeconds()
 	ev.last(answer)
 	if err != nil {
 		return exitFailed
 	}
 	return exitOK
+}
+
+// cpuSeconds is the processor time of the agent and of the children that have ended,
+// with theirs.
+func cpuSeconds() float64 {
+	var sum time.Duration
+	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
+		var usage syscall.Rusage
+		if syscall.Getrusage(who, &usage) == nil {
+			sum += time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+		}
+	}
+	return sum.Seconds()
 }
 
 // cancelOnSignal cancels at the first SIGTERM, SIGINT or SIGHUP. Later ones
@@ -124,16 +141,60 @@ type input struct {
 }
 
 // request decodes the one request into req and begins to watch for the caller's end.
+// A caller that was killed before the container had started gives neither a request nor
+// an end of the input, so there is a limit: contract.RequestWithin.
 func (in *input) request(req any) error {
-	if err := json.NewDecoder(in.r).Decode(req); err != nil {
-		// The decoder's error may quote the request, and that may hold a password.
-		return fail(contract.AgentErrFailed, "", "there is no valid request on standard input")
+	rest, err := in.requestBefore(req)
+	if err == nil {
+		in.watch(rest)
 	}
+	return err
+}
+
+// watch notices the caller's end: that of what follows the request.
+func (in *input) watch(rest io.Reader) {
 	go func() {
-		_, _ = io.Copy(io.Discard, in.r)
+		_, _ = io.Copy(io.Discard, rest)
 		in.ended()
 	}()
-	return nil
+}
+
+// requestBefore decodes the one request and gives what follows it.
+func (in *input) requestBefore(req any) (rest io.Reader, err error) {
+	decoded, alive := make(chan error, 1), make(chan struct{}, 1)
+	decoder := json.NewDecoder(signs{in.r, alive})
+	go func() { decoded <- decoder.Decode(req) }()
+	for waiting := true; waiting; {
+		select {
+		case err = <-decoded:
+			waiting = false
+		case <-alive:
+		case <-time.After(contract.RequestWithin):
+			err, waiting = errors.New("there is no caller"), false
+		}
+	}
+	if err != nil {
+		// The decoder's error may quote the request, and that may hold a password.
+		return nil, fail(contract.AgentErrFailed, "", "there is no valid request on standard input")
+	}
+	return io.MultiReader(decoder.Buffered(), in.r), nil
+}
+
+// signs is a reader that tells of each read that gave something.
+type signs struct {
+	io.Reader
+	alive chan<- struct{}
+}
+
+func (s signs) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if n > 0 {
+		select {
+		case s.alive <- struct{}{}:
+		default:
+		}
+	}
+	return n, err
 }
 
 // describe makes the AgentError of any error that a verb ends with.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gotest.tools/v3/assert"
@@ -104,4 +105,23 @@ func TestReadyTimesOut(t *testing.T) {
 	assert.Equal(t, ev.Error.Code, contract.AgentErrNoServer)
 	assert.Assert(t, strings.Contains(ev.Error.Message, "after 900ms"), ev.Error.Message)
 	assert.Assert(t, strings.Contains(ev.Error.Message, "no such file"), ev.Error.Message)
+}
+
+func TestARequestIsNotWaitedForForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		caller, agent := net.Pipe()
+		defer caller.Close()
+		began := time.Now()
+		go func() {
+			for range 5 { // white space is a sign of life
+				time.Sleep(contract.RequestWithin / 2)
+				_, _ = caller.Write([]byte("\n"))
+			}
+		}()
+		var req contract.ProbeRequest
+		err := (&input{r: agent, ended: func() {}}).request(&req)
+		assert.ErrorContains(t, err, "no valid request")
+		assert.Equal(t, time.Since(began), contract.RequestWithin*7/2)
+		agent.Close()
+	})
 }

@@ -100,7 +100,7 @@ func (b *backup) checkSource(ctx context.Context) error {
 	if _, err := fmt.Sscanf(version, "%d", &major); err != nil {
 		return pooler("its server_version is " + version)
 	}
-	if err := refuseOld(major, version); err != nil {
+	if err := refuseMajor(major, version); err != nil {
 		return err
 	}
 	if major != image || b.req.Major != 0 && b.req.Major != major {
@@ -117,7 +117,9 @@ func (b *backup) checkImage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	source := contract.Manifest{Databases: b.req.Databases, Libc: b.req.Libc}
+	source := contract.Manifest{
+		Databases: b.req.Databases, Libc: b.req.Libc, Extensions: b.req.Extensions, PreloadLibraries: b.req.PreloadLibraries,
+	}
 	b.unfit = source.Fit(*facts)
 	return unsuited(b.unfit, b.req.Force)
 }
@@ -156,23 +158,28 @@ func (b *backup) run(ctx context.Context) (*contract.BaseBackupResult, error) {
 	return &contract.BaseBackupResult{StartLSN: label.startLSN, Bytes: size, Skipped: skipped, Unfit: b.unfit}, nil
 }
 
-// makeDirectories makes the seed's root, PGDATA in it with mode 0700, which the
-// server demands (checkDataDir in miscinit.c), and a folder for each tablespace.
-func (b *backup) makeDirectories() error {
-	if err := reachable(b.req.Stage); err != nil {
+// makeDataDir makes the seed's root, and PGDATA in it with mode 0700, which the
+// server demands (checkDataDir in miscinit.c).
+func (a account) makeDataDir(stage, relative string) error {
+	if err := reachable(stage); err != nil {
 		return err
 	}
-	dir := filepath.Join(b.req.Stage, contract.StagingRoot)
-	if err := b.account.mkdir(dir, 0o755); err != nil {
+	dir := filepath.Join(stage, contract.StagingRoot)
+	if err := a.mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	for _, part := range strings.Split(filepath.Clean(b.req.DataDir), "/") {
+	for _, part := range strings.Split(filepath.Clean(relative), "/") {
 		dir = filepath.Join(dir, part)
-		if err := b.account.mkdir(dir, 0o755); err != nil {
+		if err := a.mkdir(dir, 0o755); err != nil {
 			return err
 		}
 	}
-	if err := os.Chmod(b.data, 0o700); err != nil {
+	return os.Chmod(dir, 0o700)
+}
+
+// makeDirectories makes PGDATA and a folder for each tablespace.
+func (b *backup) makeDirectories() error {
+	if err := b.account.makeDataDir(b.req.Stage, b.req.DataDir); err != nil {
 		return err
 	}
 	if len(b.req.Tablespaces) == 0 {

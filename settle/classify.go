@@ -2,6 +2,7 @@ package settle
 
 import (
 	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -69,14 +71,21 @@ func (s source) refusal(pg *pgconn.PgError, why purpose) *contract.AgentError {
 			return fail(contract.AgentErrPassword, "set PGPASSWORD, or use --password-stdin",
 				"%s asks for a password of the role %q and none was given", s.address(), user)
 		}
+		if slices.ContainsFunc(s.tls, func(t tlsFile) bool { return t.parameter == "sslcert" }) {
+			// clientcert=verify-full says the same of a certificate (ClientAuthentication in auth.c).
+			return fail(contract.AgentErrPassword, "check the password, and that the client certificate names that role",
+				"%s does not take the password of the role %q, or not with that certificate", s.address(), user)
+		}
 		return fail(contract.AgentErrPassword, "check PGPASSWORD, the URL's password or standard input; the URL's own comes first",
 			"%s does not take the password of the role %q", s.address(), user)
 	case pg.Code == "28000" && strings.Contains(pg.Message, "no pg_hba.conf entry for replication"):
-		return fail(contract.AgentErrNoReplication, hbaHint("replication", user, pg.Message),
+		return fail(contract.AgentErrNoReplication, hbaHint("replication", user, pg.Message)+orLogical,
 			"the source's pg_hba.conf lets nobody replicate as %q from here: %s", user, pg.Message)
 	case pg.Code == "28000" && strings.Contains(pg.Message, "no pg_hba.conf entry"):
 		return fail(contract.AgentErrPrivilege, hbaHint(database, user, pg.Message),
 			"the source's pg_hba.conf lets nobody in as %q from here: %s", user, pg.Message)
+	case pg.Code == "28000" && strings.Contains(pg.Message, "client certificate"), pg.Code == "28000" && strings.Contains(pg.Message, "certificate authentication failed"):
+		return fail(contract.AgentErrPrivilege, hintClientCert, "%s refuses the role %q: %s", s.address(), user, pg.Message)
 	case pg.Code == "28000":
 		return fail(contract.AgentErrPrivilege, "", "%s refuses the role %q: %s", s.address(), user, pg.Message)
 	case pg.Code == "3D000" && why == forQueries:
@@ -87,7 +96,7 @@ func (s source) refusal(pg *pgconn.PgError, why purpose) *contract.AgentError {
 			"the role %q may not connect to the database %q: %s", user, database, pg.Message)
 	case pg.Code == "42501":
 		return fail(contract.AgentErrNoReplication,
-			fmt.Sprintf("as a superuser of the source: ALTER ROLE %s REPLICATION", quoteIdent(user)),
+			fmt.Sprintf("as a superuser of the source: ALTER ROLE %s REPLICATION", quoteIdent(user))+orLogical,
 			"the role %q may not copy the source: it lacks the attribute REPLICATION", user)
 	case pg.Code == "53300" && strings.Contains(pg.Message, "max_wal_senders"):
 		return senderFailure(pg)
@@ -103,12 +112,15 @@ func (s source) refusal(pg *pgconn.PgError, why purpose) *contract.AgentError {
 	return fail(contract.AgentErrUnreachable, "", "%s refuses the connection: %s (%s)", s.address(), pg.Message, pg.Code)
 }
 
+// orLogical ends a hint where a provider may allow no replication at all.
+const orLogical = "; or copy one database of it by a dump, with --logical"
+
 // senderFailure is for a source whose WAL senders are off or all in use
 // (InitProcess in proc.c). pg_basebackup needs two.
 func senderFailure(pg *pgconn.PgError) *contract.AgentError {
 	if strings.Contains(pg.Message, "(currently 0)") {
 		return fail(contract.AgentErrNoReplication,
-			"set wal_level=replica and max_wal_senders=4 on the source and restart it",
+			"set wal_level=replica and max_wal_senders=4 on the source and restart it"+orLogical,
 			"the source has replication switched off: max_wal_senders is 0")
 	}
 	return fail(contract.AgentErrNoReplication,
@@ -118,8 +130,22 @@ func senderFailure(pg *pgconn.PgError) *contract.AgentError {
 
 func pooler(said string) *contract.AgentError {
 	return fail(contract.AgentErrNoReplication,
-		"give the address of the Postgres server itself, not of a pooler or proxy in front of it",
+		"give the address of the Postgres server itself, not of a pooler or proxy in front of it"+orLogical,
 		"the source does not speak the replication protocol, as if it were a connection pooler: %s", said)
+}
+
+// fullPool explains a server that answered a moment ago and lets a replication connection
+// wait: PgBouncer, from 1.23 on, takes one to the server for each, and queues clients
+// where its pool has none left.
+func (s source) fullPool(err error) error {
+	var known *contract.AgentError
+	if !errors.As(err, &known) || known.Hint != hintSilent {
+		return err
+	}
+	return fail(contract.AgentErrNoReplication,
+		"give the address of the Postgres server itself, or raise the pool's size: a copy needs three connections at a time",
+		"%s answers queries and lets a replication connection wait for more than %s, as a connection pooler does whose pool is full",
+		s.address(), connectTimeout)
 }
 
 // hbaHint is the exact line that pg_hba.conf lacks. The server names the address
@@ -161,11 +187,12 @@ func (s source) networkFailure(err error) *contract.AgentError {
 		return fail(contract.AgentErrUnreachable, "give a host name: a socket of another machine or container is not here",
 			"there is no server socket in %s", s.config.Host)
 	case pgconn.Timeout(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), isTimeout(err):
-		return fail(contract.AgentErrUnreachable, "a firewall may drop the packets, or there is no Postgres server on that port; --network names the Docker network to go through",
-			"%s does not answer within %s", address, connectTimeout)
+		return fail(contract.AgentErrUnreachable, hintSilent, "%s does not answer within %s", address, connectTimeout)
 	}
 	return nil
 }
+
+const hintSilent = "a firewall may drop the packets, or there is no Postgres server on that port; --network names the Docker network to go through"
 
 func isTimeout(err error) bool {
 	var t net.Error
@@ -191,7 +218,11 @@ func (s source) protocolFailure(err error) *contract.AgentError {
 	var unknown x509.UnknownAuthorityError
 	var name x509.HostnameError
 	var invalid x509.CertificateInvalidError
+	var alert tls.AlertError
+	var remote *net.OpError
 	switch {
+	case errors.As(err, &alert), errors.As(err, &remote) && remote.Op == "remote error":
+		return fail(contract.AgentErrPrivilege, hintClientCert, "%s does not take the client certificate: %s", s.address(), lastLine(err))
 	case errors.As(err, &unknown), errors.As(err, &name), errors.As(err, &invalid):
 		return fail(contract.AgentErrUnreachable, "name the file of its authority with --ssl-root-cert; sslmode=require encrypts and does not verify",
 			"the TLS certificate of %s is not trusted: %s", s.address(), lastLine(err))
@@ -205,6 +236,8 @@ func (s source) protocolFailure(err error) *contract.AgentError {
 	return fail(contract.AgentErrUnreachable, "is there a Postgres server on that port?",
 		"%s does not answer as a Postgres server does: %s", s.address(), lastLine(err))
 }
+
+const hintClientCert = "give one that names the role and that the source's ssl_ca_file trusts, with --ssl-cert and --ssl-key"
 
 // lastLine is the last line of an error's text, without what precedes it.
 func lastLine(err error) string {

@@ -166,6 +166,22 @@ func TestConfigureRefusesAnIncludeLoop(t *testing.T) {
 	assert.ErrorContains(t, s.configure(), "include each other")
 }
 
+// What is encrypted cannot be read without a key that did not come along.
+func TestKeyScriptsAreReported(t *testing.T) {
+	s, _ := copyOf(t, map[string]string{mainConf: "pgsodium.getkey_script = '/etc/keys/old.sh'\nwork_mem = 4MB\n"})
+	s.req.Given = []contract.GivenSetting{
+		{Name: "pgsodium.getkey_script", Value: "/etc/keys/get.sh", Source: "configuration file"},
+		{Name: "vault.getkey_script", Value: "curl https://u:p@keys/x", Source: "command line"},
+	}
+	assert.NilError(t, s.configure())
+	found := s.keyScripts()
+	assert.Equal(t, len(found), 2)
+	assert.Equal(t, found[0].What, "encryption key of pgsodium")
+	assert.Assert(t, strings.Contains(found[0].Detail, "/etc/keys/get.sh"), found[0].Detail)
+	assert.Equal(t, found[1].What, "encryption key of vault")
+	assert.Assert(t, !strings.Contains(found[1].Detail, "u:p"), found[1].Detail)
+}
+
 func TestDropRefused(t *testing.T) {
 	s, read := copyOf(t, map[string]string{mainConf: "lc_messages = 'de_DE.UTF-8'\nwork_mem = 4MB\n", autoConf: "lc_messages = 'xx'\n"})
 	assert.NilError(t, s.configure())

@@ -51,7 +51,7 @@ func (s *settler) configure() error {
 	s.conf = files
 	s.change(files.changes...)
 	s.change(profileChanges(profile, source)...)
-	s.change(leftOut(profile, files.values, s.req.Given)...)
+	s.change(leftOut(profile, files.values, s.req.Given, s.req.Settings["data_directory"])...)
 	for _, name := range s.req.Skipped {
 		s.change(change{What: name, Why: "it is a link or a socket in the source's data directory, and a base backup leaves it out"})
 	}
@@ -60,11 +60,15 @@ func (s *settler) configure() error {
 
 // leftOut lists the settings of the running source that a branch does not have,
 // because they stand in files outside the data directory, or are limits of its command line.
-func leftOut(profile []setting, files map[string]string, given []contract.GivenSetting) []change {
+// dataDirectory is the source's, "" where the user may not know: a file in it that the
+// source does not read says nothing of the source.
+func leftOut(profile []setting, files map[string]string, given []contract.GivenSetting, dataDirectory string) []change {
 	var changes []change
 	for _, g := range given {
 		name := strings.ToLower(g.Name)
-		_, there := files[name]
+		value, there := files[name]
+		outside := dataDirectory != "" && g.File != "" && !strings.HasPrefix(g.File, strings.TrimRight(dataDirectory, "/")+"/")
+		there = there && (!outside || value == g.Value)
 		if there && (g.Source == "configuration file" || carries(g)) || inProfile(profile, name) || slices.Contains(placeSettings, name) {
 			continue
 		}

@@ -146,7 +146,8 @@ func TestSettleForeignConfigurations(t *testing.T) {
 
 // A seed of a standby, and one of a branch, whose tablespaces are directories.
 func TestSettleOtherSources(t *testing.T) {
-	for _, m := range majors {
+	// The oldest and the newest: what both do, those between do.
+	for _, m := range []major{majors[0], majors[len(majors)-1]} {
 		t.Run(fmt.Sprint(m.number), func(t *testing.T) {
 			t.Parallel()
 			shared := intentionsOf(t, m)

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -372,6 +373,26 @@ func damage(t *testing.T, path string) {
 	assert.NilError(t, err)
 }
 
+// holdHorizon has a transaction in the settle's private server, which goes on when it is
+// there.
+func holdHorizon(t *testing.T, container string) {
+	t.Helper()
+	pid, err := strconv.Atoi(docker(t, "inspect", "-f", "{{.State.Pid}}", container))
+	assert.NilError(t, err)
+	assert.NilError(t, syscall.Kill(pid, syscall.SIGSTOP))
+	defer syscall.Kill(pid, syscall.SIGCONT)
+	const in = `psql -h "$(echo /dev/shm/pgoverlay-*)" -XqAtU postgres -d shop `
+	docker(t, "exec", "-d", "-u", "postgres", container, "sh", "-c", in+"-c 'BEGIN' -c 'SELECT txid_current()' -c 'SELECT pg_sleep(600)'")
+	for range 300 {
+		if docker(t, "exec", "-u", "postgres", container, "sh", "-c",
+			in+"-c \"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'sleep[(]600' AND backend_xid IS NOT NULL\"") == "1" {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Fatal("the transaction does not begin")
+}
+
 func TestSettleFailures(t *testing.T) {
 	shared := plainSource(t)
 	src := shared.source
@@ -449,6 +470,19 @@ func TestSettleFailures(t *testing.T) {
 			noManifest(t, stage)
 		})
 	}
+	t.Run("something holds the horizon back", func(t *testing.T) {
+		stage, _ := fresh(t)
+		c := src.settle(stage, shared.probe, shared.backup)
+		c.during = func(r *running, ev contract.AgentEvent) {
+			if ev.Message == "open all databases" {
+				holdHorizon(t, r.name)
+			}
+		}
+		e := c.run(t).failed(t)
+		assert.Assert(t, strings.Contains(e.Message, "tables are not frozen: "), "%+v", e)
+		assert.Assert(t, strings.Contains(e.Hint, "held back by: session of client backend"), "%+v", e)
+		noManifest(t, stage)
+	})
 	t.Run("server killed in the freeze", func(t *testing.T) {
 		stage, _ := fresh(t)
 		c := src.settle(stage, shared.probe, shared.backup)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -41,11 +42,13 @@ type table struct {
 // a hint bit to set, a page to prune, or a table that autovacuum wants.
 type freezer struct {
 	server  *server
+	root    *os.Root // PGDATA
 	workers int
 	report  func(done, total int64)
 
-	// oldest is the first transaction id that was not yet given out when the freeze
-	// began: nothing in a frozen table is older than it.
+	// oldest is a transaction id that was given out when the freeze began: nothing in a
+	// frozen table is older than it. A snapshot's xmax would not do: it is the id of a
+	// transaction that still runs, and holds the horizon there, where none has ended since.
 	oldest string
 
 	mu sync.Mutex
@@ -70,12 +73,12 @@ func (f *freezer) add(database string, finished, scanned int64) {
 	f.report(f.said, f.total)
 }
 
-func newFreezer(s *server, maxConnections int, report func(done, total int64)) *freezer {
+func newFreezer(s *server, root *os.Root, maxConnections int, report func(done, total int64)) *freezer {
 	workers := min(maxFreezers, runtime.NumCPU())
 	for workers > 1 && workers*(workers+1) >= maxConnections { // each database has a watch, too
 		workers--
 	}
-	return &freezer{server: s, workers: workers, report: report, current: map[string]int64{}}
+	return &freezer{server: s, root: root, workers: workers, report: report, current: map[string]int64{}}
 }
 
 func (f *freezer) run(ctx context.Context, all []database) error {
@@ -85,7 +88,7 @@ func (f *freezer) run(ctx context.Context, all []database) error {
 		}
 	}
 	if err := f.server.inAny(ctx, func(conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, `SELECT (pg_snapshot_xmax(pg_current_snapshot())::text::numeric % 4294967296)::text`).Scan(&f.oldest)
+		return conn.QueryRow(ctx, `SELECT (pg_current_xact_id()::text::numeric % 4294967296)::text`).Scan(&f.oldest)
 	}); err != nil {
 		return err
 	}
@@ -154,11 +157,13 @@ func batches(tables []table) [][]table {
 	return all
 }
 
-// Options of the VACUUM commands. INDEX_CLEANUP ON, because the default leaves the
-// index entries of a few dead rows, and a reader that meets one marks it in the
-// index page (_bt_killitems in nbtutils.c). PARALLEL 0, because parallel workers
-// want shared memory that a container does not have; tables are done in parallel.
-const freezeOptions = "FREEZE, DISABLE_PAGE_SKIPPING, INDEX_CLEANUP ON, PARALLEL 0"
+// Options of the VACUUM commands. Pages that are frozen whole are skipped, of which an old
+// database mostly consists: nothing in them is left to write, and no index entry that
+// leads there is dead. INDEX_CLEANUP ON, because the default leaves the index entries of
+// a few dead rows, and a reader that meets one marks it in the index page
+// (_bt_killitems in nbtutils.c). PARALLEL 0, because parallel workers want shared memory
+// that a container does not have; tables are done in parallel.
+const freezeOptions = "FREEZE, INDEX_CLEANUP ON, PARALLEL 0"
 
 func (f *freezer) database(ctx context.Context, d database) error {
 	if err := f.inParallel(ctx, d); err != nil {
@@ -210,14 +215,15 @@ func (f *freezer) inParallel(ctx context.Context, d database) error {
 }
 
 // watchEvery is how often the progress inside of tables is asked for.
-const watchEvery = 500 * time.Millisecond
+const watchEvery = 200 * time.Millisecond
 
-// watch reports how far the vacuums of the database are inside of their tables. It
-// is only for the eye, so it gives up at the first error.
+// watch reports how far the vacuums of the database are inside of their tables, and has
+// what lies behind them written. Nothing depends on it, so it gives up at the first error.
 func (f *freezer) watch(ctx context.Context, d database) {
 	ticker := time.NewTicker(watchEvery)
 	defer ticker.Stop()
 	var conn *pgx.Conn
+	behind := writeback{root: f.root, begun: map[string]int64{}}
 	for {
 		select {
 		case <-ctx.Done():
@@ -234,14 +240,36 @@ func (f *freezer) watch(ctx context.Context, d database) {
 			}
 		}
 		// Not cut short: a backend that is cancelled ends some time later.
-		var scanned int64
-		if err := conn.QueryRow(context.WithoutCancel(ctx), `SELECT coalesce(sum(heap_blks_scanned), 0)::bigint * current_setting('block_size')::bigint
-			FROM pg_stat_progress_vacuum WHERE datname = current_database()`).Scan(&scanned); err != nil {
+		scanned, err := scannedIn(context.WithoutCancel(ctx), conn)
+		if err != nil {
 			_ = conn.Close(context.WithoutCancel(ctx))
 			return
 		}
-		f.add(d.name, 0, scanned)
+		var sum int64
+		for path, bytes := range scanned {
+			sum += bytes
+			behind.upTo(path, bytes)
+		}
+		f.add(d.name, 0, sum)
 	}
+}
+
+// scannedIn gives the bytes that running vacuums have scanned, by the file of the table
+// below PGDATA.
+func scannedIn(ctx context.Context, conn *pgx.Conn) (map[string]int64, error) {
+	rows, err := conn.Query(ctx, `SELECT coalesce(pg_relation_filepath(relid), ''), heap_blks_scanned * current_setting('block_size')::bigint
+		FROM pg_stat_progress_vacuum WHERE datname = current_database()`)
+	if err != nil {
+		return nil, err
+	}
+	scanned := map[string]int64{}
+	var path string
+	var bytes int64
+	_, err = pgx.ForEachRow(rows, []any{&path, &bytes}, func() error {
+		scanned[path] += bytes
+		return nil
+	})
+	return scanned, err
 }
 
 // vacuumAll freezes batches of tables, and analyzes those that have no statistics.

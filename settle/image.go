@@ -3,6 +3,7 @@ package settle
 import (
 	"context"
 	"debug/elf"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,9 +40,10 @@ func imageFacts(ctx context.Context, a account) (*contract.ImageFacts, error) {
 		return nil, err
 	}
 	f.ICU = icuOf(server)
+	f.CannotLoad = cannotLoadInto(server)
 	out, err := a.output(ctx, "postgres", "--version")
 	if err != nil {
-		return nil, err
+		return nil, notRun(err, f.CannotLoad)
 	}
 	if f.Major, err = imageMajor(ctx, a, "postgres"); err != nil {
 		return nil, err
@@ -52,7 +54,21 @@ func imageFacts(ctx context.Context, a account) (*contract.ImageFacts, error) {
 		f.Locales = locales(ctx)
 	}
 	f.Extensions = extensionsIn(a.shareDir(ctx, server))
+	f.Libraries = librariesIn(a.libDir(ctx, server))
 	return f, nil
+}
+
+// notRun adds to the failure of the image's server what is known of it: an engine without an emulator
+// says "exec format error" of another architecture's program.
+func notRun(err error, why string) error {
+	var failed *contract.AgentError
+	if why == "" || !errors.As(err, &failed) {
+		return err
+	}
+	failed.Code = contract.AgentErrImage
+	failed.Message += "; " + why
+	failed.Hint = "name an image of the engine's own architecture"
+	return failed
 }
 
 var icuLibrary = pattern(`^libicui18n\.so\.(\d+)`)
@@ -106,6 +122,36 @@ func (a account) shareDir(ctx context.Context, server string) string {
 		}
 	}
 	return ""
+}
+
+// libDir is where the server looks for modules, found as shareDir is.
+func (a account) libDir(ctx context.Context, server string) string {
+	if out, err := a.output(ctx, "pg_config", "--pkglibdir"); err == nil {
+		return strings.TrimSpace(out)
+	}
+	if real, err := filepath.EvalSymlinks(server); err == nil {
+		server = real
+	}
+	lib := filepath.Join(filepath.Dir(filepath.Dir(server)), "lib")
+	for _, dir := range []string{filepath.Join(lib, "postgresql"), lib} {
+		if _, err := os.Stat(filepath.Join(dir, "plpgsql.so")); err == nil {
+			return dir
+		}
+	}
+	return ""
+}
+
+// librariesIn lists the modules of a folder, nil where there are none: that says nothing.
+func librariesIn(dir string) []string {
+	if dir == "" {
+		return nil
+	}
+	files, _ := filepath.Glob(filepath.Join(dir, "*.so"))
+	var found []string
+	for _, file := range files { // sorted
+		found = append(found, strings.TrimSuffix(filepath.Base(file), ".so"))
+	}
+	return found
 }
 
 var defaultVersion = pattern(`(?m)^\s*default_version\s*=\s*'([^']*)'`)

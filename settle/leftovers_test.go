@@ -99,11 +99,16 @@ func TestBringTablespacesIn(t *testing.T) {
 	assert.ErrorContains(t, b.bringTablespacesIn(), "tablespace 9 was not brought")
 }
 
-func TestRefuseOld(t *testing.T) {
-	assert.NilError(t, refuseOld(14, "14.1"))
-	err := refuseOld(13, "13.9")
-	assert.ErrorContains(t, err, "13.9")
-	assert.Equal(t, err.(*contract.AgentError).Code, contract.AgentErrMajor)
+func TestRefuseMajor(t *testing.T) {
+	for major := 14; major <= 18; major++ {
+		assert.NilError(t, refuseMajor(major, "x"))
+	}
+	for version, major := range map[string]int{"9.6.24": 9, "13.9": 13, "19beta1": 19} {
+		err := refuseMajor(major, version)
+		assert.ErrorContains(t, err, "Postgres "+version+", and seeds are made of 14 to 18")
+		assert.Equal(t, err.(*contract.AgentError).Code, contract.AgentErrMajor)
+		assert.Assert(t, err.(*contract.AgentError).Hint != "")
+	}
 }
 
 func TestReadBackupLabel(t *testing.T) {

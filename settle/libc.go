@@ -3,6 +3,8 @@ package settle
 import (
 	"context"
 	"debug/elf"
+	"errors"
+	"io"
 	"os/exec"
 	"strings"
 )
@@ -15,7 +17,7 @@ var (
 
 // libc names the C library of the image's server and its version, "glibc 2.41" or
 // "musl 1.2.5": it sorted the text indexes. The server's dynamic loader tells both;
-// it is empty for a static server.
+// it is empty for a static server, and for a script that starts one.
 func libc(ctx context.Context) (string, error) {
 	server, err := tool("postgres")
 	if err != nil {
@@ -44,9 +46,12 @@ func libc(ctx context.Context) (string, error) {
 	return "glibc", nil
 }
 
-// interpreter is the dynamic loader that an ELF program asks for.
+// interpreter is the dynamic loader that an ELF program asks for, "" for a static one, and for a script that stands before it.
 func interpreter(path string) (string, error) {
 	f, err := elf.Open(path)
+	if errors.As(err, new(*elf.FormatError)) || errors.Is(err, io.EOF) { // a few bytes are none, either
+		return "", nil
+	}
 	if err != nil {
 		return "", err
 	}

@@ -2,6 +2,7 @@ package settle
 
 import (
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -9,6 +10,8 @@ import (
 	"testing"
 
 	"gotest.tools/v3/assert"
+
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
 
 // An image whose server is of another architecture, or static, must not be told to load
@@ -22,6 +25,9 @@ func TestWhatCannotLoadTheShim(t *testing.T) {
 	dynamic := "/bin/sh"
 	assert.Equal(t, cannotLoadInto(dynamic), "")
 	assert.Equal(t, cannotLoadInto(write("script", []byte("#!/bin/sh\n"))), "")
+	loader, err := interpreter(write("script", []byte("#!/bin/sh\n")))
+	assert.NilError(t, err)
+	assert.Equal(t, loader, "")
 	assert.Equal(t, cannotLoadInto(filepath.Join(t.TempDir(), "missing")), "")
 
 	raw, err := os.ReadFile(dynamic)
@@ -40,4 +46,15 @@ func TestWhatCannotLoadTheShim(t *testing.T) {
 	assert.Equal(t, cannotLoadInto(write("static", static)), "it is linked statically")
 	text := profileText(nil, ".", "it is linked statically")
 	assert.Assert(t, strings.HasSuffix(text, "it is linked statically\n") && !strings.Contains(text, "\ninclude"), text)
+}
+
+// A server that does not run here is the image's fault, and another failure of it is not.
+func TestAServerThatDoesNotRunHere(t *testing.T) {
+	failed := func() error { return fail(contract.AgentErrFailed, "", "postgres failed: exec format error") }
+	for why, code := range map[string]string{"": contract.AgentErrFailed, "it is built for EM_AARCH64": contract.AgentErrImage} {
+		var got *contract.AgentError
+		assert.Assert(t, errors.As(notRun(failed(), why), &got))
+		assert.Equal(t, got.Code, code)
+		assert.Assert(t, strings.HasSuffix(got.Message, why))
+	}
 }

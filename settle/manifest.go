@@ -45,7 +45,7 @@ func (s *server) describe(ctx context.Context, all []database, m *contract.Manif
 // extensionsOf lists the database's extensions but plpgsql, which comes with every
 // server and is in every database.
 func extensionsOf(ctx context.Context, conn *pgx.Conn) ([]contract.Extension, error) {
-	rows, err := conn.Query(ctx, `SELECT current_database()::text, extname::text, extversion FROM pg_extension
+	rows, err := conn.Query(ctx, `SELECT pg_catalog.current_database()::text, extname::text, extversion FROM pg_catalog.pg_extension
 		WHERE extname <> 'plpgsql' ORDER BY extname`)
 	if err != nil {
 		return nil, err

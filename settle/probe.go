@@ -3,6 +3,7 @@ package settle
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -10,9 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
-
-// oldestMajor is the first version whose files the settle knows.
-const oldestMajor = 14
 
 // probedSettings are the source's settings that decide about the copy or belong
 // into its manifest. Which of them the user may read is the source's decision.
@@ -41,7 +39,7 @@ func runProbe(ctx context.Context, in *input, ev *events) (contract.AgentEvent, 
 		return contract.AgentEvent{}, err
 	}
 	ev.say(contract.StageProbe, "connecting to %s", src.address())
-	found, err := src.probe(ctx)
+	found, err := src.probe(ctx, req.Logical)
 	if err != nil {
 		return contract.AgentEvent{}, err
 	}
@@ -59,20 +57,31 @@ func (s source) connect(ctx context.Context, config *pgx.ConnConfig, why purpose
 	return conn, nil
 }
 
-func (s source) probe(ctx context.Context) (*contract.Probe, error) {
+// probe asks what the source is. logical leaves out what only a base backup needs.
+func (s source) probe(ctx context.Context, logical bool) (*contract.Probe, error) {
 	conn, err := s.connect(ctx, s.config, forQueries)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	p := &contract.Probe{Host: s.config.Host, Port: int(s.config.Port), User: s.config.User, Database: s.config.Database}
-	for _, ask := range []func(context.Context, *pgx.Conn, *contract.Probe) error{
-		askVersion, askState, askTablespaces, checkTablespaceFolders, askSettings, askGiven, askBytes, askDatabases,
-	} {
+	type ask func(context.Context, *pgx.Conn, *contract.Probe) error
+	asks := []ask{
+		askVersion, refuseSourceMajor, askState, askTablespaces, checkTablespaceFolders, askSettings, askKeyScripts, askGiven, askBytes, askDatabases,
+	}
+	if logical {
+		asks = []ask{askVersion, askState, askBytes}
+	}
+	for _, ask := range asks {
 		if err := ask(ctx, conn, p); err != nil {
 			return nil, s.queryFailure(err)
 		}
 	}
+	if logical {
+		return p, nil
+	}
+	p.PreloadLibraries = preloaded(p.Settings)
+	p.Extensions = s.extensions(ctx, conn)
 	if p.SystemIdentifier, err = s.tryReplication(ctx); err != nil {
 		return nil, err
 	}
@@ -103,15 +112,24 @@ func askVersion(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
 		return pooler("server_version_num is " + number)
 	}
 	p.Major = n / 10000
-	return refuseOld(p.Major, p.ServerVersion)
+	return nil
 }
 
-func refuseOld(major int, version string) error {
-	if major >= oldestMajor {
+func refuseSourceMajor(_ context.Context, _ *pgx.Conn, p *contract.Probe) error {
+	return refuseMajor(p.Major, p.ServerVersion)
+}
+
+func refuseMajor(major int, version string) error {
+	hint := ""
+	switch {
+	case major < contract.OldestMajor:
+		hint = fmt.Sprintf("copy one database of it by a dump, with --logical --image postgres:%d, or a newer one up to %d", contract.OldestMajor, contract.NewestMajor)
+	case major > contract.NewestMajor:
+		hint = "a newer docker pgbranch may know it"
+	default:
 		return nil
 	}
-	return fail(contract.AgentErrMajor, "make a seed from a dump restored into a newer server",
-		"the source runs Postgres %s; a copy needs %d or later", version, oldestMajor)
+	return fail(contract.AgentErrMajor, hint, "the source runs Postgres %s, and seeds are made of %d to %d", version, contract.OldestMajor, contract.NewestMajor)
 }
 
 func askState(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
@@ -186,6 +204,26 @@ func askSettings(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
 	return err
 }
 
+// askKeyScripts asks for settings of extensions by name: pg_settings shows none whose
+// library is not loaded (GUC_NO_SHOW_ALL of a placeholder, add_placeholder_variable in
+// guc.c), and those of a loaded one to its superusers only.
+func askKeyScripts(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
+	for _, name := range []string{"pgsodium" + keyScriptSetting, "vault" + keyScriptSetting} {
+		var value *string
+		err := conn.QueryRow(ctx, "SELECT pg_catalog.current_setting("+quoteLiteral(name)+", true)").Scan(&value)
+		var pg *pgconn.PgError
+		switch {
+		case errors.As(err, &pg) && pg.Code == "42501":
+			p.Settings[name] = "a program that the user may not see"
+		case err != nil:
+			return err
+		case value != nil && *value != "":
+			p.Settings[name] = *value
+		}
+	}
+	return nil
+}
+
 func collectSettings(rows pgx.Rows) (map[string]string, error) {
 	found := map[string]string{}
 	var name, value string
@@ -249,23 +287,33 @@ func askBytes(ctx context.Context, conn *pgx.Conn, p *contract.Probe) error {
 func (s source) tryReplication(ctx context.Context) (string, error) {
 	files, err := s.connect(ctx, s.replication(), forReplication)
 	if err != nil {
-		return "", err
+		return "", s.fullPool(err)
 	}
 	defer files.Close(context.WithoutCancel(ctx))
 	wal, err := s.connect(ctx, s.replication(), forReplication)
 	if err != nil {
-		return "", err
+		return "", s.fullPool(err)
 	}
 	defer wal.Close(context.WithoutCancel(ctx))
 
-	results, err := files.PgConn().Exec(ctx, "IDENTIFY_SYSTEM").ReadAll()
+	// A pooler answers for itself until it is asked for something of the server's.
+	if _, err := s.identifySystem(ctx, wal); err != nil {
+		return "", err
+	}
+	return s.identifySystem(ctx, files)
+}
+
+func (s source) identifySystem(ctx context.Context, conn *pgx.Conn) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	results, err := conn.PgConn().Exec(ctx, "IDENTIFY_SYSTEM").ReadAll()
 	if err != nil {
 		// A pooler that ignores the startup parameter passes this on as SQL.
 		var pg *pgconn.PgError
 		if errors.As(err, &pg) {
 			return "", pooler(pg.Message)
 		}
-		return "", s.connectFailure(err, forReplication)
+		return "", s.fullPool(s.connectFailure(err, forReplication))
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) < 3 {
 		return "", pooler("IDENTIFY_SYSTEM gives no answer")

@@ -2,7 +2,10 @@ package settle
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -27,6 +30,32 @@ var schedulers = []struct{ table, count, what string }{
 	{"cron.job", "SELECT count(*) FROM cron.job WHERE active", "jobs of pg_cron"},
 	{"_timescaledb_config.bgw_job", "SELECT count(*) FROM _timescaledb_config.bgw_job WHERE scheduled", "jobs of TimescaleDB"},
 	{"pgagent.pga_job", "SELECT count(*) FROM pgagent.pga_job WHERE jobenabled", "jobs of pgAgent"},
+}
+
+// keyScriptSetting ends the names of settings by which extensions such as pgsodium and
+// supabase_vault get the key of what they encrypt, from a program of the machine's.
+const keyScriptSetting = ".getkey_script"
+
+// keyScripts reports keys that did not come with the copy.
+func (s *settler) keyScripts() []contract.Finding {
+	scripts := map[string]string{}
+	for name, value := range s.conf.values {
+		scripts[name] = value
+	}
+	for name, value := range s.req.Settings {
+		scripts[name] = value
+	}
+	for _, g := range s.req.Given {
+		scripts[strings.ToLower(g.Name)] = g.Value
+	}
+	var found []contract.Finding
+	for _, name := range slices.Sorted(maps.Keys(scripts)) {
+		if strings.HasSuffix(name, keyScriptSetting) && scripts[name] != "" {
+			found = append(found, contract.Finding{What: "encryption key of " + strings.TrimSuffix(name, keyScriptSetting),
+				Detail: presentable("it comes from " + scripts[name] + ", outside the data directory: a branch cannot read what it encrypts without that")})
+		}
+	}
+	return found
 }
 
 // findingsOf lists what in the database may act on the world once a branch runs.

@@ -37,6 +37,8 @@ type server struct {
 	inPlace bool
 	// superuser is the bootstrap superuser's role.
 	superuser string
+	// extra are more lines of its configuration; they hold over the others.
+	extra string
 
 	log    *tail
 	cmd    *exec.Cmd
@@ -75,7 +77,7 @@ func (s *server) start(settings map[string]string) error {
 // configure writes the private server's configuration.
 func (s *server) configure(settings map[string]string) error {
 	files := map[string]string{
-		"postgresql.conf": privateConf(s.major, s.data, s.run.dir, s.inPlace, settings),
+		"postgresql.conf": privateConf(s.major, s.data, s.run.dir, s.inPlace, settings) + s.extra,
 		"hba.conf":        "local all all trust\n",
 		"ident.conf":      "",
 	}

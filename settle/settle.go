@@ -323,10 +323,16 @@ func (s *settler) freeze(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.freezer = newFreezer(s.server, connections, func(done, total int64) {
+	s.freezer = newFreezer(s.server, s.root, connections, func(done, total int64) {
 		s.events.progress(contract.StageFreeze, done, total)
 	})
-	return s.freezer.run(ctx, s.all)
+	if err := s.freezer.run(ctx, s.all); err != nil {
+		return err
+	}
+	// Little is written from here on; the disk may as well begin. The last sync sees to
+	// all, and says so where it fails.
+	go func() { _ = syncTree(s.req.Stage) }()
+	return nil
 }
 
 func (s *settler) describe(ctx context.Context) error {
@@ -387,15 +393,7 @@ func (s *settler) stop(ctx context.Context) (err error) {
 	if s.control, err = s.account.controlData(ctx, s.data); err != nil {
 		return err
 	}
-	if s.control.state != stateShutDown {
-		return fmt.Errorf("pg_control says %q after the stop", s.control.state)
-	}
-	for name, value := range s.control.settings {
-		if s.own[name] != value {
-			return fmt.Errorf("pg_control says %s=%s and a branch runs with %s", name, value, s.own[name])
-		}
-	}
-	return nil
+	return verifyControl(s.control, s.own)
 }
 
 func (s *settler) trim(context.Context) (err error) {
@@ -431,11 +429,12 @@ func (s *settler) finish(ctx context.Context) (err error) {
 	m.SystemIdentifier, m.DataChecksums = s.control.systemIdentifier, s.control.checksums
 	m.Superuser = s.server.superuser
 	m.PreloadLibraries = s.preloadLibraries()
+	m.Reported = append(m.Reported, s.keyScripts()...)
 	facts, err := imageFacts(ctx, s.account)
 	if err != nil {
 		return err
 	}
-	m.Libc, m.ICU = facts.Libc, facts.ICU
+	m.Libc, m.ICU, m.CannotLoad = facts.Libc, facts.ICU, facts.CannotLoad
 	for _, u := range m.Fit(*facts) {
 		if !slices.Contains(m.Unfit, u) {
 			m.Unfit = append(m.Unfit, u)
@@ -449,7 +448,7 @@ func (s *settler) finish(ctx context.Context) (err error) {
 // say, or else what the running server said.
 func (s *settler) preloadLibraries() []string {
 	var values []string
-	for _, name := range []string{"shared_preload_libraries", "session_preload_libraries", "local_preload_libraries"} {
+	for _, name := range preloadSettings {
 		value, ok := s.conf.values[name]
 		if said := s.req.Settings[name]; said != "" || !ok {
 			value = said

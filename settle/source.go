@@ -28,6 +28,9 @@ type source struct {
 	password string
 	tls      []tlsFile
 	config   *pgx.ConnConfig
+	// files are those that config names. pgx reads a client's certificate and key at each
+	// connection (prepareTLSConfigForConnect in pgconn/config.go), so they stay open.
+	files []*os.File
 }
 
 // clientOnly are libpq's parameters that pgx does not know and would send to the
@@ -74,12 +77,13 @@ func parseSource(s contract.Source) (source, error) {
 
 	clean := u.String()
 	tls := tlsFiles(s)
+	var files []*os.File
 	for _, t := range tls {
 		f, err := memoryFile(t.parameter, t.text, account{})
 		if err != nil {
 			return source{}, err
 		}
-		defer f.Close() // it has been read by then
+		files = append(files, f)
 		query.Set(t.parameter, fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
 	}
 	u.RawQuery = strings.ReplaceAll(query.Encode(), "+", "%20")
@@ -96,7 +100,7 @@ func parseSource(s contract.Source) (source, error) {
 	if config.RuntimeParams["application_name"] == "" {
 		config.RuntimeParams["application_name"] = "pgbranch"
 	}
-	return source{url: clean, password: s.Password, tls: tls, config: config}, nil
+	return source{url: clean, password: s.Password, tls: tls, config: config, files: files}, nil
 }
 
 // tlsFile is one file that libpq and pgx read for TLS.

@@ -54,6 +54,20 @@ func notFrozen(ctx context.Context, conn *pgx.Conn, what string, names []string)
 	return fail(contract.AgentErrFailed, hint, "these %s not frozen: %s", what, strings.Join(names, ", "))
 }
 
+// verifyControl looks at what a stopped server has left in pg_control: a clean shutdown,
+// with the settings that a branch runs with.
+func verifyControl(c controlData, own map[string]string) error {
+	if c.state != stateShutDown {
+		return fmt.Errorf("pg_control says %q after the stop", c.state)
+	}
+	for name, value := range c.settings {
+		if own[name] != value {
+			return fmt.Errorf("pg_control says %s=%s and a branch runs with %s", name, value, own[name])
+		}
+	}
+	return nil
+}
+
 // neverInSeed would make a branch's server act as something else than a primary
 // that was shut down clean, or keep its WAL.
 var neverInSeed = []string{

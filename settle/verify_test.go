@@ -25,6 +25,18 @@ func TestVerifyFiles(t *testing.T) {
 	assert.ErrorContains(t, verifyFiles(s.root), "base/5/16384 is no regular file")
 }
 
+func TestVerifyControl(t *testing.T) {
+	own := map[string]string{"wal_level": "replica", "max_connections": "100", "full_page_writes": "on"}
+	c := controlData{state: stateShutDown, settings: map[string]string{"wal_level": "replica", "max_connections": "100"}}
+	assert.NilError(t, verifyControl(c, own))
+	c.settings["max_connections"] = "500"
+	assert.ErrorContains(t, verifyControl(c, own), "pg_control says max_connections=500 and a branch runs with 100")
+	for _, state := range []string{stateShutDownInRecovery, "in production", ""} {
+		c.state = state
+		assert.ErrorContains(t, verifyControl(c, own), "after the stop")
+	}
+}
+
 func TestWhatTheSourceSkips(t *testing.T) {
 	out := &backupOutput{tail: newTail(9), progress: func(int64, int64) {}}
 	for _, line := range []string{
@@ -50,13 +62,16 @@ func TestLeftOutNamesWhatABranchDoesNotHave(t *testing.T) {
 		{Name: "DateStyle", Value: "ISO, DMY", Source: "configuration file", File: "/data/postgresql.conf"},
 		{Name: "archive_command", Value: "push", Source: "configuration file", File: "/etc/x.conf"},
 		{Name: "hba_file", Value: "/etc/hba.conf", Source: "command line"},
+		{Name: "jit", Value: "off", Source: "configuration file", File: "/etc/x.conf"},
+		{Name: "geqo", Value: "off", Source: "configuration file", File: "/etc/x.conf"},
 		{Name: "ssl_passphrase_command", Value: "echo hunter2", Source: "configuration file"},
 	}
-	files := map[string]string{"max_connections": "100", "datestyle": "iso, dmy"}
-	assert.DeepEqual(t, leftOut(resolved(profileOf(17), files, 16<<20), files, given), []change{
+	files := map[string]string{"max_connections": "100", "datestyle": "iso, dmy", "jit": "on", "geqo": "off"}
+	assert.DeepEqual(t, leftOut(resolved(profileOf(17), files, 16<<20), files, given, "/data"), []change{
 		{What: "work_mem", Was: "64MB", Why: "the source has it from a file outside the data directory, /etc/postgresql/conf.d/a.conf"},
 		{What: "max_connections", Was: "500", Why: "the source has it from its command line"},
 		{What: "random_page_cost", Was: "1.1", Why: "the source has it from a file outside the data directory"},
+		{What: "jit", Was: "off", Why: "the source has it from a file outside the data directory, /etc/x.conf"},
 		{What: "ssl_passphrase_command", Why: "the source has it from a file outside the data directory"},
 	})
 }
