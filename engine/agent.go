@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/mount"
 	"github.com/docker/docker/pkg/stdcopy"
@@ -47,28 +48,93 @@ const helperShm = 1 << 30
 // run runs the agent and gives its last event. It leaves no container behind,
 // whatever happens to ctx.
 func (e *Engine) run(ctx context.Context, h helper, progress ProgressFunc) (contract.AgentEvent, error) {
-	request, err := json.Marshal(h.Request)
+	s, err := e.begin(ctx, h)
 	if err != nil {
 		return contract.AgentEvent{}, err
 	}
+	defer s.drop(ctx)
+	return s.ask(ctx, h.Request, progress)
+}
+
+// runAndGo is run, but does not wait until the container is gone; going does.
+func (e *Engine) runAndGo(ctx context.Context, going *sync.WaitGroup, h helper, progress ProgressFunc) (contract.AgentEvent, error) {
+	s, err := e.begin(ctx, h)
+	if err != nil {
+		return contract.AgentEvent{}, err
+	}
+	defer going.Go(func() { s.drop(ctx) })
+	return s.ask(ctx, h.Request, progress)
+}
+
+// session is a helper whose container runs and waits for its request.
+type session struct {
+	engine *Engine
+	helper helper
+	id     string
+	conn   types.HijackedResponse
+	exited <-chan container.WaitResponse
+	failed <-chan error
+	// sent, where it is set, is called when the request is on its way.
+	sent func()
+}
+
+// begin starts a helper's container. Its agent waits for the request, and ends by
+// itself should none come. Where begin fails it leaves no container behind; else drop must
+// be called.
+func (e *Engine) begin(ctx context.Context, h helper) (*session, error) {
 	id, err := e.createContainer(ctx, "pgbranch-"+h.Verb+"-"+nonce(), h.config(), h.hostConfig(), nil)
 	if err != nil {
-		return contract.AgentEvent{}, translate(err, h.object())
+		return nil, translate(err, h.object())
 	}
-	defer e.dropContainer(ctx, id)
-	last, err := e.converse(ctx, id, request, progress)
+	s := &session{engine: e, helper: h, id: id}
+	if err := s.start(ctx); err != nil {
+		s.drop(ctx)
+		return nil, s.failure(ctx, contract.AgentEvent{}, err)
+	}
+	return s, nil
+}
+
+func (s *session) start(ctx context.Context) (err error) {
+	if s.conn, err = s.engine.api.ContainerAttach(ctx, s.id, container.AttachOptions{Stream: true, Stdin: true, Stdout: true, Stderr: true}); err != nil {
+		return err
+	}
+	s.exited, s.failed = s.engine.api.ContainerWait(ctx, s.id, container.WaitConditionNextExit)
+	return s.engine.api.ContainerStart(ctx, s.id, container.StartOptions{})
+}
+
+// ask hands the agent its request, waits for its end and gives its last event.
+func (s *session) ask(ctx context.Context, request any, progress ProgressFunc) (contract.AgentEvent, error) {
+	text, err := json.Marshal(request)
+	if err != nil {
+		return contract.AgentEvent{}, err
+	}
+	last, err := s.converse(ctx, text, progress)
+	return last, s.failure(ctx, last, err)
+}
+
+// drop removes the container, and returns when it is gone.
+func (s *session) drop(ctx context.Context) {
+	if s.conn.Conn != nil {
+		s.conn.Close()
+	}
+	s.engine.dropContainer(ctx, s.id)
+}
+
+// failure is the error of a run that ended with this last event and this err.
+func (s *session) failure(ctx context.Context, last contract.AgentEvent, err error) error {
+	h := s.helper
 	switch {
 	case ctx.Err() != nil:
-		return last, context.Cause(ctx)
+		return context.Cause(ctx)
 	case last.Error != nil:
-		return last, h.failed(last.Error)
+		return h.failed(last.Error)
 	case err == nil:
-		return last, nil
+		return nil
 	}
 	if missing := networkMissing(err, h.Network); missing != nil {
-		return last, missing
+		return missing
 	}
-	return last, &Error{Object: h.object(), Cause: "the helper container failed at " + h.Verb, Err: err}
+	return &Error{Object: h.object(), Cause: "the helper container failed at " + h.Verb, Err: err}
 }
 
 func (h helper) object() string {
@@ -124,43 +190,35 @@ func (h helper) failed(a *contract.AgentError) error {
 	return &Error{Kind: kind, Object: h.object(), Cause: a.Message, Hint: a.Hint, Log: a.Log}
 }
 
-// converse starts the container, hands it the request and reads its events until
-// it exits. The input stays open till then: its end tells the agent that its
-// caller is gone.
-func (e *Engine) converse(ctx context.Context, id string, request []byte, progress ProgressFunc) (contract.AgentEvent, error) {
+// converse hands the agent its request and reads its events until it exits. The input
+// stays open till then: its end tells the agent that its caller is gone.
+func (s *session) converse(ctx context.Context, request []byte, progress ProgressFunc) (contract.AgentEvent, error) {
 	var last contract.AgentEvent
-	conn, err := e.api.ContainerAttach(ctx, id, container.AttachOptions{Stream: true, Stdin: true, Stdout: true, Stderr: true})
-	if err != nil {
-		return last, err
-	}
-	defer conn.Close()
 	// The hijacked connection knows nothing of ctx.
-	stop := context.AfterFunc(ctx, conn.Close)
+	stop := context.AfterFunc(ctx, s.conn.Close)
 	defer stop()
-
-	exited, waitErr := e.api.ContainerWait(ctx, id, container.WaitConditionNextExit)
-	if err := e.api.ContainerStart(ctx, id, container.StartOptions{}); err != nil {
+	if _, err := s.conn.Conn.Write(append(request, '\n')); err != nil {
 		return last, err
 	}
-	if _, err := conn.Conn.Write(append(request, '\n')); err != nil {
-		return last, err
+	if s.sent != nil {
+		s.sent()
 	}
-	stderr, err := readEvents(conn.Reader, func(ev contract.AgentEvent) {
+	stderr, err := readEvents(s.conn.Reader, func(ev contract.AgentEvent) {
 		last = ev
 		if ev.Stage != "" {
-			progress(Progress{Stage: ev.Stage, Done: ev.Done, Total: ev.Total, Message: ev.Message})
+			progress(Progress{Stage: ev.Stage, Done: ev.Done, Total: ev.Total, Message: ev.Message, CPUSeconds: ev.CPUSeconds})
 		}
 	})
 	if err != nil {
 		return last, err
 	}
 	select {
-	case status := <-exited:
+	case status := <-s.exited:
 		if status.StatusCode != 0 && last.Error == nil {
 			return last, fmt.Errorf("exit status %d%s", status.StatusCode, stderr)
 		}
 		return last, nil
-	case err := <-waitErr:
+	case err := <-s.failed:
 		return last, err
 	}
 }

@@ -128,7 +128,12 @@ func (e *Engine) Branch(ctx context.Context, name string) (Branch, error) {
 	if err := checkName("branch", name); err != nil {
 		return Branch{}, err
 	}
-	v, status, err := e.inspect(ctx, name, branchObject(name))
+	var v volume.Volume
+	var status contract.Status
+	err := e.besidePlugin(ctx, func(ctx context.Context) (err error) {
+		v, status, err = e.inspect(ctx, name, branchObject(name))
+		return err
+	})
 	if err == nil && status.Kind != contract.KindBranch {
 		err = &Error{Kind: KindNotFound, Object: branchObject(name), Cause: "does not exist"}
 	}
@@ -166,6 +171,24 @@ func (e *Engine) branchNotFound(ctx context.Context, name string, err error) err
 
 // assemble joins a branch's volume and its container.
 func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Status, all []container.Summary) (Branch, error) {
+	c, found := pickContainer(v.Name, all)
+	b := ofVolume(v, s, c)
+	if !found {
+		return b, nil
+	}
+	full, err := e.api.ContainerInspect(ctx, c.ID)
+	if isNotFound(err) {
+		return b, nil
+	}
+	if err != nil {
+		return b, translate(err, branchObject(v.Name))
+	}
+	err = e.join(ctx, &b, c, full)
+	return b, err
+}
+
+// ofVolume is what a volume says of its branch. c is its container, if it has one.
+func ofVolume(v volume.Volume, s contract.Status, c container.Summary) Branch {
 	created, _ := time.Parse(time.RFC3339, v.CreatedAt)
 	b := Branch{
 		Branch: v.Name, Git: v.Labels[LabelGit], Seed: s.Seed, Generation: s.Generation, Parent: s.Parent,
@@ -176,14 +199,15 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Statu
 		Settings: s.Settings,
 		Branches: s.Branches, Manifest: s.Manifest, damaged: s.Damaged,
 	}
-	c, found := pickContainer(v.Name, all)
 	b.Compose = composeOrigin(v.Labels, c.Labels)
 	b.noteOptions(v.Options)
-	if !found {
-		return b, nil
-	}
+	return b
+}
+
+// join adds what a branch's container says: c as it is listed, full as it is inspected.
+func (e *Engine) join(ctx context.Context, b *Branch, c container.Summary, full container.InspectResponse) error {
 	b.Container, b.containerID, b.Image = containerName(c.Names), c.ID, c.Image
-	b.managed = c.Labels[LabelBranch] == v.Name
+	b.managed = c.Labels[LabelBranch] == b.Branch
 	b.OwnPassword = c.Labels[labelLogin] == loginOwn
 	if git := c.Labels[LabelGit]; git != "" {
 		b.Git = git // the Engine may have lost the volume's labels
@@ -192,18 +216,9 @@ func (e *Engine) assemble(ctx context.Context, v volume.Volume, s contract.Statu
 	if c.State == container.StateRunning || c.State == container.StatePaused {
 		b.State = StateRunning
 	}
-	full, err := e.api.ContainerInspect(ctx, c.ID)
-	if isNotFound(err) {
-		b.State, b.Container, b.containerID = StateVolume, "", ""
-		return b, nil
-	}
-	if err != nil {
-		return b, translate(err, branchObject(v.Name))
-	}
 	b.HostIP, b.Port = publishedPort(full)
 	b.notePlace(full)
-	err = e.explainMode(ctx, &b, full)
-	return b, err
+	return e.explainMode(ctx, b, full)
 }
 
 // pickContainer chooses the container that stands for a branch: ours, else one

@@ -14,6 +14,7 @@ import (
 	"github.com/docker/docker/api/types/network"
 	"github.com/docker/docker/api/types/volume"
 	"github.com/docker/go-connections/nat"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
@@ -83,19 +84,33 @@ func (e *Engine) Create(ctx context.Context, opts CreateOptions) (Branch, Split,
 			Hint: "ways: " + strings.Join([]string{contract.CowAuto, contract.CowFile, contract.CowOff}, ", ")}
 	}
 	clock := time.Now()
+	// What needs no volume is asked for beside it: each request costs the user its time.
+	var beside errgroup.Group
+	var ports []int
+	beside.Go(func() (err error) { ports, err = e.ports(ctx, opts.Name, opts.Publish); return err })
 	status, undo, err := e.createBranchVolume(ctx, opts)
+	portsErr := beside.Wait()
 	if err != nil {
 		return Branch{}, split, err
 	}
 	split.Volume = lap(&clock)
 	var id, password string
-	img, unfit, err := e.suitableImage(ctx, opts, status.Manifest)
+	img, unfit, err := e.suitableImage(ctx, opts, status)
 	if err == nil {
-		id, err = e.createRunning(ctx, opts, status, img, &split, &clock)
+		err = portsErr
 	}
 	if err == nil {
+		id, err = e.createRunning(ctx, opts, status, img, ports, &split, &clock)
+	}
+	var started container.InspectResponse
+	if err == nil {
+		var watch errgroup.Group
+		watch.Go(func() (err error) { started, err = e.api.ContainerInspect(ctx, id); return err })
 		err = e.waitReady(ctx, opts.Name, id, status.Manifest, opts.Timeout)
 		split.Ready = lap(&clock)
+		if inspectErr := watch.Wait(); err == nil && inspectErr != nil {
+			err = translate(inspectErr, branchObject(opts.Name))
+		}
 	}
 	if err == nil && opts.RotatePassword {
 		password, err = e.login(ctx, opts.Name, id, status.Manifest, contract.LoginRequest{Rotate: true})
@@ -107,9 +122,22 @@ func (e *Engine) Create(ctx context.Context, opts CreateOptions) (Branch, Split,
 		undo()
 		return Branch{}, split, blameSetting(err, opts.Settings)
 	}
-	branch, err := e.Branch(ctx, opts.Name)
+	branch, err := e.justStarted(ctx, opts.Name, started)
 	branch.Password, branch.Unfit = password, unfit
 	return branch, split, err
+}
+
+// justStarted gives a branch whose container was inspected when it had started. What its
+// server has done since, only the volume says.
+func (e *Engine) justStarted(ctx context.Context, name string, c container.InspectResponse) (Branch, error) {
+	v, status, err := e.inspect(ctx, name, branchObject(name))
+	if err != nil {
+		return Branch{}, err
+	}
+	listed := container.Summary{ID: c.ID, Names: []string{ContainerName(name)}, Image: c.Config.Image, Labels: c.Config.Labels, State: container.StateRunning}
+	b := ofVolume(v, status, listed)
+	err = e.join(ctx, &b, listed, c)
+	return b, err
 }
 
 func lap(clock *time.Time) time.Duration {
@@ -200,11 +228,7 @@ func (e *Engine) createRefused(ctx context.Context, opts CreateOptions, err erro
 // createRunning creates and starts the branch's container, with another port
 // where the first is taken. It gives the id of a container that exists, also with
 // an error.
-func (e *Engine) createRunning(ctx context.Context, opts CreateOptions, status contract.Status, img pgImage, split *Split, clock *time.Time) (string, error) {
-	ports, err := e.ports(ctx, opts.Name, opts.Publish)
-	if err != nil {
-		return "", err
-	}
+func (e *Engine) createRunning(ctx context.Context, opts CreateOptions, status contract.Status, img pgImage, ports []int, split *Split, clock *time.Time) (string, error) {
 	for i, port := range ports {
 		id, err := e.createBranchContainer(ctx, opts, status, img, port)
 		if err != nil {
@@ -267,6 +291,7 @@ func (e *Engine) createBranchContainer(ctx context.Context, opts CreateOptions, 
 		// The seed's owner: the stock entrypoint then has nothing to chown, and no
 		// process of the container is ever root.
 		User:         fmt.Sprintf("%d:%d", m.UID, m.GID),
+		Cmd:          img.command(),
 		Env:          branchEnv(*m, status.CowMode, img.Preload),
 		ExposedPorts: nat.PortSet{postgresPort: {}},
 		Labels:       withGit(map[string]string{LabelBranch: opts.Name, labelPort: strconv.Itoa(port)}, opts.Git),

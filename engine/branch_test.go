@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -50,6 +51,38 @@ func TestCreateKeepsTheImagesOwnPreload(t *testing.T) {
 	want := "LD_PRELOAD=/opt/jemalloc.so:/var/lib/postgresql/data/.pgoverlay/lazyrw.so"
 	if env := f.containers["pgbranch-bx"].config.Env; !slices.Contains(env, want) {
 		t.Errorf("env is %q, want %q in it", env, want)
+	}
+}
+
+// An image's own arguments to the server would hold over the seed's configuration; another
+// program than the server is left alone.
+func TestCreateLeavesOutTheImagesArguments(t *testing.T) {
+	for _, c := range []struct{ cmd, want, said []string }{
+		{[]string{"postgres"}, nil, nil},
+		{[]string{"/run.sh", "-D", "/x"}, nil, nil},
+		{[]string{"postgres", "-D", "/etc/postgresql"}, []string{"postgres"}, []string{"-D /etc/postgresql", "left out"}},
+		{[]string{"/usr/lib/postgresql/17/bin/postgres", "-cshared_preload_libraries=pg_cron"}, []string{"/usr/lib/postgresql/17/bin/postgres"}, []string{"pg_cron"}},
+	} {
+		f := newFake()
+		config := imageConfig(nil)
+		config.Cmd = c.cmd
+		f.images["postgres:17"] = image.InspectResponse{ID: "sha256:17", Config: config}
+		b, err := create(f, "bx")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := f.containers["pgbranch-bx"].config.Cmd; !slices.Equal(got, c.want) {
+			t.Errorf("%q: the container runs %q", c.cmd, got)
+		}
+		said := fmt.Sprint(b.Unfit)
+		for _, w := range c.said {
+			if !strings.Contains(said, w) {
+				t.Errorf("%q: %s does not say %q", c.cmd, said, w)
+			}
+		}
+		if (len(b.Unfit) == 0) != (len(c.said) == 0) {
+			t.Errorf("%q: it says %s", c.cmd, said)
+		}
 	}
 }
 
@@ -234,7 +267,8 @@ func TestCowModeIsExplained(t *testing.T) {
 		"the shim is among them":          {via: "", mode: "lazyrw", cmd: []string{"-c", "shared_preload_libraries=.pgoverlay/lazyrw.so,x"}, want: "lazyrw"},
 		"proved":                          {via: "shared_preload_libraries", mode: "lazyrw", want: "lazyrw"},
 		"another preload":                 {via: "none", mode: "eager", env: []string{"LD_PRELOAD=/usr/lib/libjemalloc.so"}, want: "eager", reason: "libjemalloc"},
-		"not taken":                       {via: "none", mode: "eager", env: []string{"LD_PRELOAD=" + shim}, want: "eager", reason: "static server"},
+		"not taken":                       {via: "none", mode: "eager", env: []string{"LD_PRELOAD=" + shim}, want: "eager", reason: "static or of another architecture"},
+		"another layout's path":           {via: "none", mode: "eager", env: []string{"LD_PRELOAD=/var/lib/postgresql/.pgoverlay/lazyrw.so"}, want: "eager", reason: "the shim is /var/lib/postgresql/data/.pgoverlay/lazyrw.so"},
 		"another architecture":            {via: "none", mode: "eager", arch: "s390x", want: "eager", reason: "s390x"},
 		"asked for":                       {via: "", mode: "eager", want: "eager"},
 	} {

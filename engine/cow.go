@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -20,7 +21,8 @@ func (e *Engine) explainMode(ctx context.Context, b *Branch, c container.Inspect
 	if c.ContainerJSONBase == nil || c.Config == nil || b.CowVia == contract.ViaPreload || b.CowVia == contract.ViaLibrary {
 		return nil
 	}
-	preload, named := preloadsShim(c.Config.Env)
+	preload := preloadOf(c.Config.Env)
+	named, elsewhere := namesShim(preload, placeOf(c.Mounts, b.Branch))
 	drops := dropsLibrary(c.Config.Entrypoint, c.Config.Cmd)
 	switch {
 	case b.CowVia == "" && b.CowMode == contract.ModeLazyRW:
@@ -38,23 +40,52 @@ func (e *Engine) explainMode(ctx context.Context, b *Branch, c container.Inspect
 		return err
 	case foreign != "":
 		b.CowReason = foreign
+	case elsewhere != "":
+		b.CowReason += fmt.Sprintf(" (the container's LD_PRELOAD is %q, and the shim is %s)", preload, elsewhere)
 	case named:
 		b.CowReason += " (the container's LD_PRELOAD names the shim: its entrypoint drops the variable, or the loader ignores it, " +
-			"as it does in a static server and in one whose file has set-id bits or capabilities)"
+			"as it does in a server that is static or of another architecture, and in one whose file has set-id bits or capabilities)"
 	case preload != "":
 		b.CowReason += fmt.Sprintf(" (the container's LD_PRELOAD is %q)", preload)
 	}
 	return nil
 }
 
-// preloadsShim gives the LD_PRELOAD of an environment and whether it names the shim.
-func preloadsShim(env []string) (preload string, named bool) {
+// preloadOf gives the LD_PRELOAD of an environment.
+func preloadOf(env []string) (preload string) {
 	for _, variable := range env {
 		if value, ok := strings.CutPrefix(variable, "LD_PRELOAD="); ok {
 			preload = value
 		}
 	}
-	return preload, strings.Contains(preload, contract.RuntimeDir+"/"+contract.ShimFile)
+	return preload
+}
+
+// placeOf gives where a volume is in a container, "" where no mount says so.
+func placeOf(mounts []container.MountPoint, volume string) string {
+	for _, m := range mounts {
+		if m.Name == volume {
+			return m.Destination
+		}
+	}
+	return ""
+}
+
+// namesShim reports whether an LD_PRELOAD, which has colons or spaces between its entries
+// (ld.so(8)), names the shim of a volume that is at place. Where it names one by another
+// path, as one that was written for another major's layout, elsewhere is the right path.
+func namesShim(preload, place string) (named bool, elsewhere string) {
+	name := path.Join(contract.RuntimeDir, contract.ShimFile)
+	for _, entry := range strings.FieldsFunc(preload, func(r rune) bool { return r == ':' || r == ' ' }) {
+		switch right := path.Join(place, name); {
+		case !strings.HasSuffix(entry, "/"+name):
+		case place == "" || path.Clean(entry) == right:
+			return true, ""
+		default:
+			elsewhere = right
+		}
+	}
+	return false, elsewhere
 }
 
 // librarySetting matches an argument that sets shared_preload_libraries, in a form that

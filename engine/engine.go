@@ -19,6 +19,7 @@ import (
 	"github.com/docker/docker/api/types/volume"
 	"github.com/docker/docker/client"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
@@ -226,4 +227,13 @@ func (e *Engine) requirePlugin(ctx context.Context) error {
 		return pluginDisabled(nil)
 	}
 	return nil
+}
+
+// besidePlugin asks the Engine about a volume, and gives up where the plugin is not
+// there: the Engine waits 15 s for a driver that is gone (moby pkg/plugins/plugins.go).
+func (e *Engine) besidePlugin(ctx context.Context, ask func(context.Context) error) error {
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return e.requirePlugin(gctx) })
+	group.Go(func() error { return ask(gctx) })
+	return group.Wait()
 }

@@ -157,6 +157,9 @@ func (f *fakeAPI) VolumeCreate(_ context.Context, o volume.CreateOptions) (volum
 	if f.manifest != nil {
 		s.Manifest = f.manifest
 	}
+	if o.DriverOpts[contract.OptCow] == contract.CowOff {
+		s.CowMode = contract.ModeEager
+	}
 	switch {
 	case o.DriverOpts[contract.OptStaging] != "":
 		s = contract.Status{Kind: contract.KindStaging}
@@ -248,7 +251,12 @@ func (f *fakeAPI) ContainerInspect(_ context.Context, id string) (container.Insp
 	if !ok {
 		return container.InspectResponse{}, notFound("container")
 	}
+	var mounts []container.MountPoint
+	for _, m := range c.host.Mounts {
+		mounts = append(mounts, container.MountPoint{Name: m.Source, Destination: m.Target})
+	}
 	return container.InspectResponse{
+		Mounts:            mounts,
 		ContainerJSONBase: &container.ContainerJSONBase{ID: id, Image: "sha256:17", HostConfig: c.host, State: &container.State{Running: c.running, ExitCode: 1}},
 		Config:            c.config,
 	}, nil
@@ -303,14 +311,14 @@ func (f *fakeAPI) ContainerAttach(_ context.Context, id string, _ container.Atta
 				f.calls = append(f.calls, "wipe "+c.host.Mounts[0].Source+" "+c.config.Entrypoint[3])
 				return
 			}
-			if f.check == nil {
-				_, _ = fmt.Fprintln(out, f.storeThere)
-				return
+			if f.check != nil {
+				if err := f.check(c.host.Mounts[0].Source, c.config.Entrypoint[3]); err != nil {
+					_, _ = fmt.Fprintln(errs, err)
+					c.exit = 1
+					return
+				}
 			}
-			if err := f.check(c.host.Mounts[0].Source, c.config.Entrypoint[3]); err != nil {
-				_, _ = fmt.Fprintln(errs, err)
-				c.exit = 1
-			}
+			_, _ = fmt.Fprintln(out, f.storeThere)
 		}), nil
 	}
 	close(c.done)

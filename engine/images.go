@@ -13,6 +13,7 @@ import (
 	"github.com/docker/docker/api/types/image"
 
 	"github.com/pgbranch/docker-pgbranch/engine/bundle"
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
 )
 
 // pgImage is what a Postgres image says of itself.
@@ -27,6 +28,29 @@ type pgImage struct {
 	MountPath, DataDir string
 	// Preload is the image's own LD_PRELOAD.
 	Preload string
+	// Server is how its command calls postgres and Arguments what it gives to it, both empty
+	// for one that gives nothing, or runs something else.
+	Server    string
+	Arguments []string
+}
+
+// command is what a branch's container runs, nil for what the image says. Arguments of
+// the server hold over every file (PGC_S_ARGV in guc.h): those of an image may name a
+// configuration outside the volume, or load libraries whose jobs the seed has put to rest.
+func (img pgImage) command() []string {
+	if len(img.Arguments) == 0 {
+		return nil
+	}
+	return []string{img.Server}
+}
+
+// unheeded says which arguments command leaves out.
+func (img pgImage) unheeded() []contract.Unfit {
+	if len(img.Arguments) == 0 {
+		return nil
+	}
+	return []contract.Unfit{{What: "the image's arguments " + strings.Join(img.Arguments, " "),
+		Why: "they are left out, since they would hold over the seed's own configuration: what a branch needs of them goes into -c NAME=VALUE"}}
 }
 
 // ensureImage gives a local image, pulling it where it is missing as
@@ -114,6 +138,9 @@ func describeImage(ref string, found image.InspectResponse) pgImage {
 			case "LD_PRELOAD":
 				img.Preload = value
 			}
+		}
+		if cmd := found.Config.Cmd; len(cmd) > 1 && path.Base(cmd[0]) == "postgres" {
+			img.Server, img.Arguments = cmd[0], cmd[1:]
 		}
 		for v := range found.Config.Volumes {
 			volumes = append(volumes, v)

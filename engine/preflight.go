@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
@@ -13,13 +14,13 @@ import (
 
 // suitableImage gives the image that is to run a branch, and in what it does not suit the
 // seed though it may be used.
-func (e *Engine) suitableImage(ctx context.Context, opts CreateOptions, m *contract.Manifest) (pgImage, []contract.Unfit, error) {
-	img, err := e.branchImage(ctx, *m, opts)
+func (e *Engine) suitableImage(ctx context.Context, opts CreateOptions, s contract.Status) (pgImage, []contract.Unfit, error) {
+	img, err := e.branchImage(ctx, *s.Manifest, opts)
 	if err != nil {
 		return img, nil, err
 	}
-	unfit, err := e.preflight(ctx, opts, m, img)
-	return img, unfit, err
+	unfit, err := e.preflight(ctx, opts, s, img)
+	return img, slices.Concat(unfit, img.unheeded()), err
 }
 
 // preflight compares the image that is to run a branch with the seed, before Postgres
@@ -28,7 +29,8 @@ func (e *Engine) suitableImage(ctx context.Context, opts CreateOptions, m *contr
 //
 // It fails with KindInvalid for what cannot work, and for what is grave unless force is
 // set; the rest is returned.
-func (e *Engine) preflight(ctx context.Context, opts CreateOptions, m *contract.Manifest, img pgImage) ([]contract.Unfit, error) {
+func (e *Engine) preflight(ctx context.Context, opts CreateOptions, s contract.Status, img pgImage) ([]contract.Unfit, error) {
+	m := s.Manifest
 	if m.ImageID != "" && img.ID == m.ImageID {
 		return m.Unfit, nil
 	}
@@ -36,6 +38,9 @@ func (e *Engine) preflight(ctx context.Context, opts CreateOptions, m *contract.
 	if len(unfit) == 0 {
 		facts, err := e.imageFacts(ctx, opts.Name, img)
 		if err != nil {
+			return nil, err
+		}
+		if err := loadable(opts.Name, s, img, facts); err != nil {
 			return nil, err
 		}
 		unfit = m.Fit(facts)
@@ -58,6 +63,17 @@ func (e *Engine) preflight(ctx context.Context, opts CreateOptions, m *contract.
 			Cause: fmt.Sprintf("the image %s does not suit the seed: %s", img.Ref, strings.Join(grave, "; ")), Hint: hint}
 	}
 	return unfit, nil
+}
+
+// loadable refuses an image whose server cannot load lazyrw where the configuration of the
+// branch has it load that: it would not start.
+func loadable(branch string, s contract.Status, img pgImage, facts contract.ImageFacts) error {
+	if facts.CannotLoad == "" || s.Manifest.CannotLoad != "" || s.CowMode != contract.ModeLazyRW {
+		return nil
+	}
+	return &Error{Kind: KindInvalid, Object: branchObject(branch),
+		Cause: fmt.Sprintf("the server of the image %s cannot load lazyrw, as the seed's configuration has it do: %s", img.Ref, facts.CannotLoad),
+		Hint:  "--cow off runs it without; a seed that this image settles (`seed create --image`) has branches that do"}
 }
 
 // imageFacts asks an image in a helper container over the branch's own volume, which

@@ -114,3 +114,37 @@ func TestAnImageThatDoesNotSuitIsRefusedByName(t *testing.T) {
 		})
 	}
 }
+
+// A server that cannot load the shim does not start where its configuration names it, and
+// does where that names none.
+func TestAnImageThatCannotLoadTheShim(t *testing.T) {
+	const why = "it is linked statically"
+	for name, c := range map[string]struct {
+		cow, seed string // the mode asked for, and why the seed's own image could not load it
+		refused   bool
+	}{
+		"auto":                 {contract.CowAuto, "", true},
+		"off":                  {contract.CowOff, "", false},
+		"the seed's was as it": {contract.CowAuto, why, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := otherImage(contract.ImageFacts{Major: 17, CannotLoad: why})
+			f.manifest = testManifest()
+			f.manifest.CannotLoad = c.seed
+			_, err := createWith(f, t.TempDir(), CreateOptions{Image: "other:1", Cow: c.cow})
+			if !c.refused {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			wantKind(t, err, KindInvalid)
+			if !strings.Contains(err.Error(), why) {
+				t.Errorf("error is %v", err)
+			}
+			if len(f.volumes) != 0 || len(f.containers) != 0 {
+				t.Errorf("left behind: %v %v", f.volumes, f.containers)
+			}
+		})
+	}
+}

@@ -16,6 +16,9 @@ type Progress struct {
 	Total int64 `json:"total,omitempty"`
 	// Message is one line for a person.
 	Message string `json:"message,omitempty"`
+	// CPUSeconds is the processor time, in seconds, of the helper container whose last
+	// report this is; 0 in others.
+	CPUSeconds float64 `json:"cpuSeconds,omitempty"`
 }
 
 // ProgressFunc is told about long work. It is called from one goroutine at a

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -24,8 +25,8 @@ type SeedCreateOptions struct {
 	Image string
 	// MaxRate bounds what the source sends, bytes a second; 0 is no bound.
 	MaxRate int64
-	// Force accepts an image in which the source's text sorts otherwise, or a locale of it
-	// is missing.
+	// Force accepts an image in which the source's text sorts otherwise, or which lacks a
+	// locale or an extension of it.
 	Force bool
 	// Next adds a generation to a seed that exists.
 	Next bool
@@ -39,23 +40,13 @@ type SeedCreateOptions struct {
 // It fails with KindConflict for a name in use, KindSource for a source that
 // cannot be copied, KindInvalid for an image of another major.
 func (e *Engine) CreateSeed(ctx context.Context, opts SeedCreateOptions) (Seed, error) {
-	if opts.Progress == nil {
-		opts.Progress = func(Progress) {}
-	}
-	if err := checkName("seed", opts.Name); err != nil {
+	if err := e.beginSeed(ctx, &opts); err != nil {
 		return Seed{}, err
 	}
-	if err := checkRate(opts.MaxRate); err != nil {
-		return Seed{}, err
-	}
-	if opts.Network == "" && loopback(opts.Source) {
-		opts.Network = "host"
-	}
-	if err := e.seedNameFree(ctx, opts); err != nil {
-		return Seed{}, err
-	}
-	e.sweepHelpers(ctx, opts.Name)
-	probe, img, err := e.probe(ctx, opts)
+	// Containers go while the next stage works.
+	var going sync.WaitGroup
+	defer going.Wait()
+	probe, img, err := e.probe(ctx, opts, &going)
 	if err != nil {
 		return Seed{}, err
 	}
@@ -66,14 +57,41 @@ func (e *Engine) CreateSeed(ctx context.Context, opts SeedCreateOptions) (Seed, 
 		return Seed{}, err
 	}
 	defer e.removeStaging(ctx, stage)
-	backup, err := e.baseBackup(ctx, opts, stage, img, probe)
+	defer going.Wait()
+	settling := e.settling(ctx, opts, stage, img)
+	defer settling.drop(ctx)
+	backup, err := e.baseBackup(ctx, opts, stage, img, probe, settling, &going)
 	if err != nil {
 		return Seed{}, err
 	}
-	if err := e.settle(ctx, opts, stage, img, probe, backup); err != nil {
+	if err := e.settle(ctx, opts, settling, settleRequest(img, probe, backup)); err != nil {
 		return Seed{}, err
 	}
+	settling.drop(ctx)
+	going.Wait()
 	return e.seal(ctx, opts, stage)
+}
+
+// beginSeed fills in what the options leave out, refuses those that cannot work, and
+// clears what an earlier seeding of that name has left.
+func (e *Engine) beginSeed(ctx context.Context, opts *SeedCreateOptions) error {
+	if opts.Progress == nil {
+		opts.Progress = func(Progress) {}
+	}
+	if err := checkName("seed", opts.Name); err != nil {
+		return err
+	}
+	if err := checkRate(opts.MaxRate); err != nil {
+		return err
+	}
+	if opts.Network == "" && loopback(opts.Source) {
+		opts.Network = "host"
+	}
+	if err := e.seedNameFree(ctx, *opts); err != nil {
+		return err
+	}
+	e.sweepHelpers(ctx, opts.Name)
+	return nil
 }
 
 // checkRate applies pg_basebackup's own bounds (MAX_RATE_LOWER and MAX_RATE_UPPER in
@@ -161,23 +179,11 @@ func (e *Engine) removeStaging(ctx context.Context, name string) {
 }
 
 // probe asks the source what it is, and finds the image for it.
-func (e *Engine) probe(ctx context.Context, opts SeedCreateOptions) (contract.Probe, pgImage, error) {
-	opts.Progress(Progress{Stage: contract.StageProbe, Message: opts.Source.URL})
-	agent, err := e.ensureAgentImage(ctx)
+func (e *Engine) probe(ctx context.Context, opts SeedCreateOptions, going *sync.WaitGroup) (contract.Probe, pgImage, error) {
+	probe, err := e.probeSource(ctx, opts, false, going)
 	if err != nil {
 		return contract.Probe{}, pgImage{}, err
 	}
-	last, err := e.run(ctx, helper{
-		Seed: opts.Name, Image: agent, Agent: "/pgoverlay", Network: opts.Network,
-		Verb: contract.AgentProbe, Request: contract.ProbeRequest{Source: opts.Source},
-	}, opts.Progress)
-	if err != nil {
-		return contract.Probe{}, pgImage{}, err
-	}
-	if last.Probe == nil {
-		return contract.Probe{}, pgImage{}, &Error{Object: seedObject(opts.Name), Cause: "the source did not say what it is"}
-	}
-	probe := *last.Probe
 	ref := opts.Image
 	if ref == "" {
 		ref = fmt.Sprintf("postgres:%d", probe.Major)
@@ -199,17 +205,42 @@ func (e *Engine) probe(ctx context.Context, opts SeedCreateOptions) (contract.Pr
 	return probe, img, nil
 }
 
-func (e *Engine) baseBackup(ctx context.Context, opts SeedCreateOptions, stage string, img pgImage, probe contract.Probe) (contract.BaseBackupResult, error) {
+// probeSource asks the source what it is; logical, what a dump of it needs.
+func (e *Engine) probeSource(ctx context.Context, opts SeedCreateOptions, logical bool, going *sync.WaitGroup) (contract.Probe, error) {
+	opts.Progress(Progress{Stage: contract.StageProbe, Message: opts.Source.URL})
+	agent, err := e.ensureAgentImage(ctx)
+	if err != nil {
+		return contract.Probe{}, err
+	}
+	last, err := e.runAndGo(ctx, going, helper{
+		Seed: opts.Name, Image: agent, Agent: "/pgoverlay", Network: opts.Network,
+		Verb: contract.AgentProbe, Request: contract.ProbeRequest{Source: opts.Source, Logical: logical},
+	}, opts.Progress)
+	if err != nil {
+		return contract.Probe{}, err
+	}
+	if last.Probe == nil {
+		return contract.Probe{}, &Error{Object: seedObject(opts.Name), Cause: "the source did not say what it is"}
+	}
+	return *last.Probe, nil
+}
+
+func (e *Engine) baseBackup(ctx context.Context, opts SeedCreateOptions, stage string, img pgImage, probe contract.Probe,
+	next *early, going *sync.WaitGroup) (contract.BaseBackupResult, error) {
 	opts.Progress(Progress{Stage: contract.StageBaseBackup, Total: probe.Bytes})
-	last, err := e.run(ctx, helper{
+	last, err := e.runAndGo(ctx, going, helper{
 		Seed: opts.Name, Image: img.Ref, Agent: stagedAgent, Network: opts.Network, Stage: stage, Hide: img.MountPath,
 		Verb: contract.AgentBaseBackup,
 		Request: contract.BaseBackupRequest{
 			Source: opts.Source, Stage: stagePath, DataDir: img.DataDir,
 			Major: probe.Major, Tablespaces: probe.Tablespaces, MaxRate: opts.MaxRate,
-			Databases: probe.Databases, Libc: probe.Libc, Force: opts.Force,
+			Databases: probe.Databases, Libc: probe.Libc,
+			Extensions: probe.Extensions, PreloadLibraries: probe.PreloadLibraries, Force: opts.Force,
 		},
-	}, opts.Progress)
+	}, func(p Progress) {
+		next.startSoon(p.Done, p.Total)
+		opts.Progress(p)
+	})
 	if err != nil {
 		return contract.BaseBackupResult{}, err
 	}
@@ -222,21 +253,34 @@ func (e *Engine) baseBackup(ctx context.Context, opts SeedCreateOptions, stage s
 // stagedAgent is the agent's path in a helper that has the staging volume.
 const stagedAgent = stagePath + "/" + contract.RuntimeDir + "/" + contract.AgentFile
 
-// settle runs with no network at all: the copy carries its source's intentions.
-func (e *Engine) settle(ctx context.Context, opts SeedCreateOptions, stage string, img pgImage, probe contract.Probe, backup contract.BaseBackupResult) error {
-	_, err := e.run(ctx, helper{
+// settling is the helper that settles. It has no network at all: the copy carries its
+// source's intentions.
+func (e *Engine) settling(ctx context.Context, opts SeedCreateOptions, stage string, img pgImage) *early {
+	return e.early(ctx, helper{
 		Seed: opts.Name, Image: img.Ref, Agent: stagedAgent, Network: "none", Stage: stage, Hide: img.MountPath,
 		Verb: contract.AgentSettle,
-		Request: contract.SettleRequest{
-			Stage: stagePath, DataDir: img.DataDir, Settings: probe.Settings, Given: probe.Given, Skipped: backup.Skipped,
-			Manifest: contract.Manifest{
-				Major: probe.Major, Image: img.Ref, ImageID: img.ID, ImageDigest: img.Digest, Unfit: backup.Unfit,
-				MountPath: img.MountPath, DataDir: img.DataDir,
-				Superuser: probe.Superuser, User: probe.User, Database: probe.Database,
-				Source: describe(probe), SourceLSN: backup.StartLSN, SourceTime: probe.Time,
-			},
+	})
+}
+
+// settleRequest is that of a seed by a base backup.
+func settleRequest(img pgImage, probe contract.Probe, backup contract.BaseBackupResult) contract.SettleRequest {
+	return contract.SettleRequest{
+		Stage: stagePath, DataDir: img.DataDir, Settings: probe.Settings, Given: probe.Given, Skipped: backup.Skipped,
+		Manifest: contract.Manifest{
+			Major: probe.Major, Image: img.Ref, ImageID: img.ID, ImageDigest: img.Digest, Unfit: backup.Unfit,
+			MountPath: img.MountPath, DataDir: img.DataDir,
+			Superuser: probe.Superuser, User: probe.User, Database: probe.Database,
+			Source: describe(probe), SourceLSN: backup.StartLSN, SourceTime: probe.Time,
 		},
-	}, opts.Progress)
+	}
+}
+
+func (e *Engine) settle(ctx context.Context, opts SeedCreateOptions, settling *early, request contract.SettleRequest) error {
+	session, err := settling.take()
+	if err != nil {
+		return err
+	}
+	_, err = session.ask(ctx, request, opts.Progress)
 	return err
 }
 

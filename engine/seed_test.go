@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -211,6 +213,49 @@ func TestParseSource(t *testing.T) {
 		_, err := ParseSource(bad, "")
 		if KindOf(err) != KindInvalid || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%q: %v", bad, err)
+		}
+	}
+}
+
+func TestCertificatesAreLookedAtBeforeTheSourceIs(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	ca := file("ca", "-----BEGIN CERTIFICATE-----\n")
+	locked := file("locked", "-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+	older := file("older", "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n")
+	for _, c := range []struct {
+		files     TLSFiles
+		query     string
+		want, say string // the URL's parameters, or a word of the error
+	}{
+		{TLSFiles{}, "", "", ""},
+		{TLSFiles{RootCert: ca}, "", "sslmode=verify-full", ""},
+		{TLSFiles{}, "sslrootcert=" + ca, "sslmode=verify-full", ""},
+		{TLSFiles{RootCert: ca}, "sslmode=verify-ca", "sslmode=verify-ca", ""},
+		{TLSFiles{RootCert: ca}, "sslmode=prefer", "", "go on without TLS"},
+		{TLSFiles{RootCert: filepath.Join(dir, "none")}, "", "", "no such file"},
+		{TLSFiles{RootCert: file("der", "0\x82")}, "", "", "holds no PEM"},
+		{TLSFiles{Cert: ca}, "", "", "belong together"},
+		{TLSFiles{Cert: ca, Key: locked}, "", "", "passphrase"},
+		{TLSFiles{Cert: ca, Key: older}, "", "", "passphrase"},
+		{TLSFiles{Cert: ca, Key: ca}, "", "", "failed to"},
+	} {
+		source := contract.Source{URL: "postgres://app@db/shop?" + c.query}
+		err := AddTLS(&source, c.files)
+		if c.say != "" {
+			if KindOf(err) != KindInvalid || !strings.Contains(err.Error(), c.say) {
+				t.Errorf("%+v: %v does not say %q", c, err, c.say)
+			}
+			continue
+		}
+		if _, query, _ := strings.Cut(source.URL, "?"); err != nil || query != c.want {
+			t.Errorf("%+v: %v, %s", c, err, source.URL)
 		}
 	}
 }

@@ -129,10 +129,14 @@ func (e *Engine) runAgain(ctx context.Context, opts CreateOptions) (Branch, erro
 	}
 	var split Split
 	clock := time.Now()
+	ports, err := e.ports(ctx, opts.Name, opts.Publish)
+	if err != nil {
+		return Branch{}, err
+	}
 	var id string
-	img, _, err := e.suitableImage(ctx, opts, status.Manifest)
+	img, _, err := e.suitableImage(ctx, opts, status)
 	if err == nil {
-		id, err = e.createRunning(ctx, opts, status, img, &split, &clock)
+		id, err = e.createRunning(ctx, opts, status, img, ports, &split, &clock)
 	}
 	if err == nil {
 		err = e.waitReady(ctx, opts.Name, id, status.Manifest, opts.Timeout)

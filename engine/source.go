@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/url"
@@ -19,6 +20,9 @@ func ParseSource(raw, password string) (contract.Source, error) {
 	invalid := func(cause string) error {
 		return &Error{Kind: KindInvalid, Object: "--from", Cause: cause,
 			Hint: "write it as postgres://USER@HOST:PORT/DATABASE"}
+	}
+	if err := notAServer(raw); err != nil {
+		return contract.Source{}, err
 	}
 	u, err := url.Parse(raw)
 	if err != nil {
@@ -91,11 +95,31 @@ func AddTLS(source *contract.Source, files TLSFiles) error {
 		return &Error{Kind: KindInvalid, Object: "--ssl-cert", Cause: "a client's certificate and its key belong together",
 			Hint: "give both --ssl-cert and --ssl-key"}
 	}
+	if err := checkPair(source); err != nil {
+		return err
+	}
 	if err := demandTLS(query, source); err != nil {
 		return err
 	}
 	u.RawQuery = query.Encode()
 	source.URL = u.String()
+	return nil
+}
+
+// checkPair refuses what no server could be shown, before anything is asked.
+func checkPair(source *contract.Source) error {
+	if source.Cert == "" {
+		return nil
+	}
+	// PKCS#8 and the older form of OpenSSL's, whose own decryption Go gave up.
+	if strings.Contains(source.Key, "BEGIN ENCRYPTED PRIVATE KEY") || strings.Contains(source.Key, "Proc-Type: 4,ENCRYPTED") {
+		return &Error{Kind: KindInvalid, Object: "--ssl-key", Cause: "the key has a passphrase",
+			Hint: "take it off, into a file that only you can read: openssl pkey -in KEY -out FILE"}
+	}
+	if _, err := tls.X509KeyPair([]byte(source.Cert), []byte(source.Key)); err != nil {
+		return &Error{Kind: KindInvalid, Object: "--ssl-key", Cause: strings.TrimPrefix(err.Error(), "tls: "),
+			Hint: "give the key of the certificate that --ssl-cert names"}
+	}
 	return nil
 }
 

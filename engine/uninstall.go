@@ -89,7 +89,12 @@ func (e *Engine) Uninstall(ctx context.Context, opts UninstallOptions) error {
 	}
 	s := settingsOf(plugin)
 	if !plugin.Enabled {
-		if err := e.start(ctx, contract.DriverName); err != nil {
+		// Asked first: dockerd tries for ten seconds to reach a plugin that refuses.
+		_, err := e.checkStore(ctx, s.data, s.storeID())
+		if KindOf(err) != KindSetup {
+			err = e.start(ctx, contract.DriverName)
+		}
+		if err != nil {
 			return e.uninstallBroken(ctx, s, err, opts)
 		}
 	}
@@ -340,6 +345,25 @@ func (e *Engine) leave(ctx context.Context, held Contents, volumes []string, opt
 	if held.volumes() > 0 {
 		opts.Report(fmt.Sprintf("kept in %s: %s", held.Data, held))
 		opts.Report("to have it back: docker pgbranch setup --data " + held.Data)
+	}
+	return e.sayWaiting(ctx, opts)
+}
+
+// sayWaiting names the containers that still name the driver. dockerd looks 15 seconds
+// for it at its next start (moby pkg/plugins/plugins.go, loadWithRetry).
+func (e *Engine) sayWaiting(ctx context.Context, opts UninstallOptions) error {
+	all, err := e.api.ContainerList(ctx, container.ListOptions{All: true})
+	if err != nil {
+		return translate(err, "docker engine")
+	}
+	var names []string
+	for _, c := range all {
+		if slices.ContainsFunc(c.Mounts, func(m container.MountPoint) bool { return m.Driver == contract.DriverNameInEngine }) {
+			names = append(names, containerName(c.Names))
+		}
+	}
+	if len(names) > 0 {
+		opts.Report("stopped containers still name the plugin, so that the engine waits 15 s for it at its next start: " + shorten(names))
 	}
 	return nil
 }

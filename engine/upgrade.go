@@ -128,12 +128,7 @@ func (e *Engine) placeData(ctx context.Context, plugin *types.Plugin, opts Setup
 		return s, nil
 	}
 	if opts.Data == "" {
-		if plugin.Enabled {
-			return s, nil // it has started, so the store in force is the right one
-		}
-		if _, err := e.checkStore(ctx, s.data, s.storeID()); err == nil {
-			return s, nil
-		}
+		return e.pointBack(ctx, plugin, s, elsewhere, opts)
 	}
 	taken := &Error{
 		Kind: KindConflict, Object: pluginObject,
@@ -145,18 +140,38 @@ func (e *Engine) placeData(ctx context.Context, plugin *types.Plugin, opts Setup
 		return s, taken
 	}
 	if _, err := e.checkStore(ctx, elsewhere, s.storeID()); err != nil {
-		if opts.Data == "" {
-			return s, nil // that is not it either; enabling will say what is wrong
-		}
 		return s, errors.Join(err, taken)
 	}
+	return e.pointTo(ctx, s, elsewhere, opts)
+}
+
+// pointBack points a disabled plugin to former, the folder that it had before an upgrade,
+// where its store is there and not in the folder in force. One that is not pinned had the
+// store that lies in former, whatever lies in the other folder.
+func (e *Engine) pointBack(ctx context.Context, plugin *types.Plugin, s settings, former string, opts SetupOptions) (settings, error) {
+	if plugin.Enabled {
+		return s, nil // it has started, so the store in force is the right one
+	}
+	if s.storeID() != "" {
+		if _, err := e.checkStore(ctx, s.data, s.storeID()); err == nil {
+			return s, nil
+		}
+	}
+	if id, err := e.checkStore(ctx, former, s.storeID()); err != nil || id == "" {
+		return s, nil // that is not it either; enabling will say what is wrong
+	}
+	return e.pointTo(ctx, s, former, opts)
+}
+
+// pointTo changes the data mount's source.
+func (e *Engine) pointTo(ctx context.Context, s settings, data string, opts SetupOptions) (settings, error) {
 	request, cancel := carryThrough(ctx)
 	defer cancel()
-	if err := e.api.PluginSet(request, contract.DriverName, []string{"data.source=" + elsewhere}); err != nil {
+	if err := e.api.PluginSet(request, contract.DriverName, []string{"data.source=" + data}); err != nil {
 		return s, translate(err, pluginObject)
 	}
-	opts.Report(fmt.Sprintf("pointed it from %s to %s, where its store is", s.data, elsewhere))
-	s.data = elsewhere
+	opts.Report(fmt.Sprintf("pointed it from %s to %s, where its store is", s.data, data))
+	s.data = data
 	return s, nil
 }
 

@@ -145,6 +145,7 @@ func TestSetupPointsThePluginBackToItsStore(t *testing.T) {
 		f := newFake()
 		f.plugin.Enabled = false
 		f.plugin.Settings.Mounts = []types.PluginMount{{Name: "data", Source: ptr("/srv/data")}}
+		f.storeThere = "id"
 		f.check = func(source, id string) error {
 			if source == "/srv/data" || source == "/mnt/moved" {
 				return nil
@@ -171,6 +172,21 @@ func TestSetupPointsThePluginBackToItsStore(t *testing.T) {
 	f = upgraded()
 	f.plugin.Enabled = true
 	wantKind(t, setup(f, SetupOptions{Data: "/mnt/moved"}), KindConflict)
+}
+
+// A plugin that nobody has pinned had the store that lies in its former folder. One that
+// never ran there has left none.
+func TestSetupPointsAnUnpinnedPluginBack(t *testing.T) {
+	for there, want := range map[string]string{"id": "/srv/data", "": "/var/lib/docker/plugins/"} {
+		f := newFake()
+		f.plugin.Enabled = false
+		f.plugin.Settings.Env = nil
+		f.plugin.Settings.Mounts = []types.PluginMount{{Name: "data", Source: ptr("/srv/data")}}
+		f.storeThere = there
+		if err := setup(f, SetupOptions{}); err != nil || settingsOf(f.plugin).data != want {
+			t.Errorf("with %q there: %v, data %s", there, err, settingsOf(f.plugin).data)
+		}
+	}
 }
 
 func TestInstallOnAnUnfitFileSystemLeavesNothing(t *testing.T) {

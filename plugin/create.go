@@ -157,6 +157,10 @@ func sayLogin(dockerCLI command.Cli, branch engine.Branch) {
 	if branch.Manifest == nil {
 		return
 	}
+	if branch.Password == "" && branch.Manifest.Dump != nil {
+		_, _ = fmt.Fprintf(dockerCLI.Err(), "log in as %s with its password in the seed; --rotate-password gives a branch its own\n", branch.Manifest.User)
+		return
+	}
 	if branch.Password == "" {
 		_, _ = fmt.Fprintf(dockerCLI.Err(), "log in as %s with its password in the source; --rotate-password gives a branch its own\n", branch.Manifest.User)
 		return
