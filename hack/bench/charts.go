@@ -20,6 +20,7 @@ const (
 // chartNames are the variants on an axis.
 var chartNames = map[string]string{
 	Plain: "plain volume", Eager: "--cow off", Lazy: "lazyrw", LazyXF: "lazyrw, XFS", LazyBt: "lazyrw, btrfs",
+	PlainXF: "plain, XFS", PlainBt: "plain, btrfs",
 }
 
 // ownedCharts are the metrics whose bytes are drawn, by workload.
@@ -76,7 +77,7 @@ func sizeChart(r result) (*plot.Plot, error) {
 	for _, data := range []struct {
 		metric string
 		gib    float64
-	}{{"first_query_one_s", 1.2}, {"first_query_big_s", 10}} {
+	}{{"first_query_one_s", 1.4}, {"first_query_big_s", 10}} {
 		var points plotter.XYs
 		for _, v := range r.series(Lazy, data.metric) {
 			points = append(points, plotter.XY{X: data.gib, Y: v})

@@ -129,33 +129,65 @@ func measure(ctx context.Context, rig *Rig, chosen []Workload, f flags, say func
 			return err
 		}
 		for round := range f.rounds {
-			for turn, variant := range rotated(w.Variants, round) {
-				if f.variants != "" && !strings.Contains(f.variants, variant) {
-					continue
-				}
-				if recording.has(variant, round, rig.size.Name) {
-					continue
-				}
-				if ctx.Err() != nil {
-					return errors.New("interrupted; what is measured is kept, and the same command goes on")
-				}
-				s := Sample{Variant: variant, Round: round, Turn: turn, Load: load(), Started: time.Now().UTC().Truncate(time.Second)}
-				if variant == Plain && w.Destroys {
-					if _, err := rig.plainVolume(dataOne, true); err != nil {
-						return err
-					}
-				}
-				if s.Values, err = w.Run(rig, variant); err != nil {
-					return fmt.Errorf("%s, round %d, %s: %w", w.Name, round+1, variantNames[variant], err)
-				}
-				if err := recording.add(session, s); err != nil {
-					return err
-				}
-				say("%s round %d of %d, %s: %s", w.Name, round+1, f.rounds, variantNames[variant], short(s.Values))
+			if err := measureRound(ctx, rig, w, recording, session, round, f, say); err != nil {
+				return err
 			}
 		}
 	}
 	return nil
+}
+
+// measureRound makes what is missing of a round: variant by variant, or, of a workload
+// whose variants run together, all of them.
+func measureRound(ctx context.Context, rig *Rig, w Workload, recording *Recording, session Session, round int, f flags, say func(string, ...any)) error {
+	var missing []string
+	order := rotated(w.Variants, round)
+	for _, variant := range order {
+		wanted := f.variants == "" || strings.Contains(f.variants, variant)
+		if wanted && !recording.has(variant, round, rig.size.Name) {
+			missing = append(missing, variant)
+		}
+	}
+	groups := [][]string{missing}
+	if w.Together == nil {
+		groups = slices.Collect(slices.Chunk(missing, 1))
+	}
+	for _, group := range groups {
+		if len(group) == 0 {
+			continue
+		}
+		if ctx.Err() != nil {
+			return errors.New("interrupted; what is measured is kept, and the same command goes on")
+		}
+		s := Sample{Round: round, Load: load(), Started: time.Now().UTC().Truncate(time.Second)}
+		found, err := runGroup(rig, w, group)
+		if err != nil {
+			return fmt.Errorf("%s, round %d, %s: %w", w.Name, round+1, strings.Join(group, " "), err)
+		}
+		for _, variant := range group {
+			s.Variant, s.Turn, s.Values = variant, slices.Index(order, variant), found[variant]
+			if err := recording.add(session, s); err != nil {
+				return err
+			}
+			say("%s round %d of %d, %s: %s", w.Name, round+1, f.rounds, variantNames[variant], short(s.Values))
+		}
+	}
+	return nil
+}
+
+func runGroup(rig *Rig, w Workload, group []string) (map[string]map[string]float64, error) {
+	for _, variant := range group {
+		if w.Destroys && isPlain(variant) {
+			if _, err := rig.plainVolume(variant, dataOne, true); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if w.Together != nil {
+		return w.Together(rig, group)
+	}
+	found, err := w.Run(rig, group[0])
+	return map[string]map[string]float64{group[0]: found}, err
 }
 
 // rotated gives the variants in a round's order.

@@ -27,11 +27,29 @@ const (
 	Lazy   = "C" // a branch, on the engine's own disk
 	LazyXF = "D" // a branch on XFS with reflink, on a loop device
 	LazyBt = "E" // a branch on btrfs, on a loop device
+	// Plain volumes on the disks of D and E, which throughput there is held against.
+	PlainXF = "F"
+	PlainBt = "G"
 )
 
 var variantNames = map[string]string{
 	Plain: "plain volume", Eager: "branch, --cow off", Lazy: "branch, lazyrw, engine's disk",
 	LazyXF: "branch, lazyrw, XFS reflink (loop)", LazyBt: "branch, lazyrw, btrfs (loop)",
+	PlainXF: "plain volume, XFS reflink (loop)", PlainBt: "plain volume, btrfs (loop)",
+}
+
+// plainBeside gives, of each variant that is a plain volume, the branches whose disk it
+// is on.
+var plainBeside = map[string]string{Plain: Lazy, PlainXF: LazyXF, PlainBt: LazyBt}
+
+func isPlain(variant string) bool { return plainBeside[variant] != "" }
+
+// diskOf gives the variant that a variant's disk goes by.
+func diskOf(variant string) string {
+	if isPlain(variant) {
+		return plainBeside[variant]
+	}
+	return variant
 }
 
 // disks are the file systems beside the engine's own, by variant.
@@ -85,6 +103,7 @@ func openRig(dir string, size Size, say func(string, ...any)) (*Rig, error) {
 // dataFolder gives the source of the plugin's data mount for a variant, on a disk that
 // is made and mounted where need be. mounted tells that it was not mounted before.
 func (r *Rig) dataFolder(variant string) (at string, mounted bool, err error) {
+	variant = diskOf(variant)
 	mkfs, ok := disks[variant]
 	if !ok {
 		return r.home, false, nil
@@ -129,17 +148,38 @@ func (r *Rig) point(at string) error {
 	if err := os.WriteFile(r.homeFile(), []byte(r.home), 0o644); err != nil {
 		return err
 	}
+	// From here on the plugin may be elsewhere, whatever fails, and close puts it back.
+	r.at = at
 	for _, args := range [][]string{
 		{"plugin", "disable", "-f", "pgoverlay"},
 		{"plugin", "set", "pgoverlay", "data.source=" + at, "PGOVERLAY_STORE_ID="},
-		{"plugin", "enable", "pgoverlay"},
 	} {
 		if err := command("docker", args...); err != nil {
 			return err
 		}
 	}
-	r.at = at
-	return nil
+	if err := forgetStore(); err != nil {
+		return err
+	}
+	return command("docker", "plugin", "enable", "pgoverlay")
+}
+
+// forgetStore has the plugin forget which store it served (volumedriver.Config.PinFile):
+// it would refuse every other disk.
+func forgetStore() error {
+	root, err := output("docker", "info", "-f", "{{.DockerRootDir}}")
+	if err != nil {
+		return err
+	}
+	id, err := output("docker", "plugin", "inspect", "pgoverlay", "-f", "{{.ID}}")
+	if err != nil {
+		return err
+	}
+	err = os.Remove(filepath.Join(root, "plugins", id, "propagated-mount", "store"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // close puts the plugin back. Disks and seeds stay for the next session; remove drops
@@ -251,8 +291,7 @@ func (r *Rig) source(kind string) (string, error) {
 		}
 	}
 	err := command("docker", "run", "-d", "--name", name, "--network", prefix+"net", "--shm-size", "1g",
-		"-e", "POSTGRES_PASSWORD="+password, "-e", "POSTGRES_DB=bench", image,
-		"postgres", "-c", "autovacuum=off", "-c", "fsync=off", "-c", "max_wal_size=16GB", "-c", "wal_level=replica")
+		"-e", "POSTGRES_PASSWORD="+password, "-e", "POSTGRES_DB=bench", image)
 	if err != nil {
 		return "", err
 	}
@@ -272,17 +311,18 @@ func (r *Rig) source(kind string) (string, error) {
 	return name, nil
 }
 
-// plainVolume gives a local volume with a copy of a seed's cluster, made anew if fresh
-// is set: the cluster that A runs is the settled one, bit by bit.
-func (r *Rig) plainVolume(kind string, fresh bool) (string, error) {
-	if err := r.use(Lazy); err != nil {
+// plainVolume gives a local volume on a plain variant's disk with a copy of a seed's
+// cluster, made anew if fresh is set: the cluster that it runs is the settled one, bit by
+// bit.
+func (r *Rig) plainVolume(variant, kind string, fresh bool) (string, error) {
+	if err := r.use(variant); err != nil {
 		return "", err
 	}
 	ref, err := r.seed(kind)
 	if err != nil {
 		return "", err
 	}
-	name := prefix + "plain-" + r.size.Name + "-" + kind
+	name := r.plainName(variant, kind)
 	if exec.Command("docker", "volume", "inspect", name).Run() == nil {
 		if !fresh {
 			return name, nil
@@ -295,11 +335,28 @@ func (r *Rig) plainVolume(kind string, fresh bool) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := command("docker", "volume", "create", name); err != nil {
+	create := []string{"volume", "create"}
+	if variant != Plain {
+		dir := filepath.Join(r.at, "plain-"+kind)
+		if err := errors.Join(os.RemoveAll(dir), os.Mkdir(dir, 0o755)); err != nil {
+			return "", err
+		}
+		create = append(create, "-o", "type=none", "-o", "o=bind", "-o", "device="+dir)
+	}
+	if err := command("docker", append(create, name)...); err != nil {
 		return "", err
 	}
+	// A copy that shares its blocks with the seed would pay at the first write, as a branch.
 	return name, command("docker", "run", "--rm", "-u", "0", "--entrypoint", "bash", "-v", filepath.Join(from, "root")+":/from:ro",
-		"-v", name+":/to", image, "-c", "cp -a /from/. /to/ && sync -f /to")
+		"-v", name+":/to", image, "-c", "cp -a --reflink=never /from/. /to/ && sync -f /to")
+}
+
+func (r *Rig) plainName(variant, kind string) string {
+	name := prefix + "plain-" + r.size.Name + "-" + kind
+	if variant != Plain {
+		name += "-" + strings.ToLower(variant)
+	}
+	return name
 }
 
 // onDisk gives the folder of a branch or of a seed generation below the data root.

@@ -34,8 +34,8 @@ func branchName(variant string) string { return prefix + "branch-" + strings.ToL
 // start brings a variant's server up on fresh data and times it to the first query
 // answered over the published port.
 func (r *Rig) start(variant, data string) (*server, time.Duration, error) {
-	if variant == Plain {
-		if _, err := r.plainVolume(data, false); err != nil {
+	if isPlain(variant) {
+		if _, err := r.plainVolume(variant, data, false); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -49,9 +49,9 @@ func (r *Rig) start(variant, data string) (*server, time.Duration, error) {
 	s := &server{rig: r, variant: variant, branch: branchName(variant), container: "pgbranch-" + branchName(variant),
 		port: strconv.Itoa(20800 + int(variant[0]))}
 	begin := time.Now()
-	if variant == Plain {
-		s.container = prefix + "server-a"
-		err = command("docker", "run", "-d", "--name", s.container, "-v", prefix+"plain-"+r.size.Name+"-"+data+":/var/lib/postgresql/data",
+	if isPlain(variant) {
+		s.container = prefix + "server-" + strings.ToLower(variant)
+		err = command("docker", "run", "-d", "--name", s.container, "-v", r.plainName(variant, data)+":/var/lib/postgresql/data",
 			"-p", "127.0.0.1:"+s.port+":5432", image)
 	} else {
 		args := []string{"pgbranch", "create", s.branch, "--from", seed, "-p", s.port}
@@ -77,7 +77,7 @@ func (r *Rig) start(variant, data string) (*server, time.Duration, error) {
 
 // locate finds the server's files on this machine.
 func (s *server) locate() error {
-	if s.variant != Plain {
+	if !isPlain(s.variant) {
 		dir, err := s.rig.onDisk("branches", s.branch)
 		s.upper = filepath.Join(dir, "upper")
 		return err
@@ -123,7 +123,7 @@ func (s *server) drop() {
 	if s.conn != nil {
 		_ = s.conn.Close(context.Background())
 	}
-	if s.variant == Plain {
+	if isPlain(s.variant) {
 		_ = exec.Command("docker", "stop", s.container).Run()
 		_ = exec.Command("docker", "rm", "-v", s.container).Run()
 		return
@@ -137,7 +137,7 @@ func (s *server) owned() (int64, error) {
 	if err := s.flush(); err != nil {
 		return 0, err
 	}
-	if s.variant == Plain {
+	if isPlain(s.variant) {
 		out, err := output("du", "-s", "--block-size=1", s.upper)
 		if err != nil {
 			return 0, err
