@@ -41,6 +41,8 @@ type Engine struct {
 	Dir, run string
 	// LiveRestore is for the next Boot: containers outlive dockerd.
 	LiveRestore bool
+	// Args are more flags of dockerd, and Wrap a command that runs it.
+	Args, Wrap []string
 
 	containerd, dockerd *exec.Cmd
 	// ended is closed when dockerd has ended.
@@ -99,13 +101,13 @@ var daemons = func() chan func() {
 // not reach it, and with its output in a file. Its network namespace is its own too: a
 // dockerd with --bridge=none removes docker0 (moby daemon/daemon_unix.go,
 // removeDefaultBridgeInterface), which is that of the engine beside it.
-func (e *Engine) start(name string, args ...string) (*exec.Cmd, error) {
+func (e *Engine) start(name string, command ...string) (*exec.Cmd, error) {
 	log, err := os.OpenFile(e.LogFile(name), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close()
-	cmd := exec.Command(name, args...)
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM, Cloneflags: syscall.CLONE_NEWNET}
 	done := make(chan error)
@@ -120,7 +122,7 @@ func (e *Engine) LogFile(name string) string { return filepath.Join(e.Dir, name+
 func (e *Engine) Boot() error {
 	var err error
 	if e.containerd == nil {
-		if e.containerd, err = e.start("containerd", "--config", filepath.Join(e.Dir, "containerd.toml")); err != nil {
+		if e.containerd, err = e.start("containerd", "containerd", "--config", filepath.Join(e.Dir, "containerd.toml")); err != nil {
 			return err
 		}
 		if err := e.await("containerd", func() bool { _, err := os.Stat(e.containerdSocket()); return err == nil }); err != nil {
@@ -134,10 +136,11 @@ func (e *Engine) Boot() error {
 	if e.LiveRestore {
 		args = append(args, "--live-restore")
 	}
+	command := append(append(slices.Clone(e.Wrap), "dockerd"), append(args, e.Args...)...)
 	if err := os.WriteFile(filepath.Join(e.Dir, "daemon.json"), []byte("{}"), 0o600); err != nil {
 		return err
 	}
-	if e.dockerd, err = e.start("dockerd", args...); err != nil {
+	if e.dockerd, err = e.start("dockerd", command...); err != nil {
 		return err
 	}
 	e.ended = make(chan struct{})

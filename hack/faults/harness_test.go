@@ -85,7 +85,7 @@ func prepare(engine *Engine) error {
 		return err
 	}
 	dir := filepath.Join(engine.Dir, "build")
-	if err := BuildPlugin(dir, "faults"); err != nil {
+	if err := BuildPlugin(dir, "-tags", "faults"); err != nil {
 		return err
 	}
 	plugin, err := engine.InstallPlugin("pgoverlay", dir, filepath.Join(engine.Dir, "data"))
@@ -153,7 +153,9 @@ func makeSeed(p *Plugin, name string) error {
 		{"volume", "create", "-d", p.Name, "-o", "staging=" + name, staging},
 		{"run", "--rm", "--network", "none", "--entrypoint", "bash", "-v", staging + ":/stage", testImage, "-c", settleScript},
 		{"volume", "create", "-d", p.Name, "-o", "op=seal", "-o", "volume=" + staging, ticket},
-		{"volume", "rm", ticket},
+		// Sealed it is no volume any more, but dockerd has it on its list and asks for it at
+		// every boot, 15 s long once the driver is gone (volume/service/restore.go).
+		{"volume", "rm", "-f", ticket, staging},
 	} {
 		if _, err := p.Try(args...); err != nil {
 			return err

@@ -28,8 +28,9 @@ type Plugin struct {
 }
 
 // BuildPlugin builds the plugin as `docker plugin create` wants it, in dir. The build
-// tags are the faults switch, or none for the plugin as it is shipped.
-func BuildPlugin(dir string, tags string) error {
+// flags are of go build: tags with the faults switch, or none for the plugin as it is
+// shipped.
+func BuildPlugin(dir string, flags ...string) error {
 	module, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return fmt.Errorf("go list -m: %w", err)
@@ -38,7 +39,8 @@ func BuildPlugin(dir string, tags string) error {
 	if err := os.MkdirAll(filepath.Join(dir, "rootfs"), 0o755); err != nil {
 		return err
 	}
-	build := exec.Command("go", "build", "-trimpath", "-tags", tags, "-o", filepath.Join(dir, "rootfs", "pgoverlay"), "./cmd/pgoverlay")
+	args := append([]string{"build", "-trimpath"}, flags...)
+	build := exec.Command("go", append(args, "-o", filepath.Join(dir, "rootfs", "pgoverlay"), "./cmd/pgoverlay")...)
 	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("go build: %w: %s", err, out)
@@ -170,7 +172,7 @@ func (p *Plugin) Hit() (step string) {
 	return string(name)
 }
 
-var volumeMount = regexp.MustCompile(`/propagated-mount/([0-9a-f]{16}) `)
+var volumeMount = regexp.MustCompile(`/propagated-mount/live/([0-9a-f]{16}) `)
 
 // Mounted gives the ids of the volumes that are mounted on the host and in the plugin.
 func (p *Plugin) Mounted() (host, plugin []string) {
@@ -185,8 +187,8 @@ func (p *Plugin) Mounted() (host, plugin []string) {
 	}
 	mounts, _ = os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", p.PID()))
 	for line := range strings.Lines(string(mounts)) {
-		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4], "/mnt/volumes/") {
-			plugin = append(plugin, strings.TrimPrefix(fields[4], "/mnt/volumes/"))
+		if fields := strings.Fields(line); len(fields) > 4 && strings.HasPrefix(fields[4], "/mnt/volumes/live/") {
+			plugin = append(plugin, strings.TrimPrefix(fields[4], "/mnt/volumes/live/"))
 		}
 	}
 	return host, plugin
