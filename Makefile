@@ -18,7 +18,7 @@ LDFLAGS := -s -w
 
 .PHONY: help
 help:
-	@echo "make demo | test | torture | build | install | shim | plugin | lint | clean | clean-engine-state"
+	@echo "make demo | test | torture | build | install | shim | plugin | plugin-push | lint | clean | clean-engine-state"
 
 .PHONY: packages
 packages:
@@ -60,6 +60,13 @@ install: build
 	install -m 755 build/docker-pgbranch $(PLUGINS)/docker-pgbranch
 	@echo "installed docker pgbranch $(VERSION) in $(PLUGINS)"
 
+# The volume plugin in a registry, for `docker plugin install`:
+#   make plugin-push REGISTRY=HOST[:PORT]/NAME TAG=...
+.PHONY: plugin-push
+plugin-push: plugin
+	@test -n '$(REGISTRY)' || { echo 'say where to: make plugin-push REGISTRY=HOST[:PORT]/NAME TAG=...'; exit 2; }
+	go run ./hack/pluginpush -plugins build -repository '$(REGISTRY)' -tag '$(or $(TAG),$(VERSION))'
+
 .PHONY: demo
 demo:
 	@hack/demo.sh
@@ -76,6 +83,7 @@ torture: build
 	hack/images.sh 17
 	go test -tags e2e -count 1 -timeout 60m -v ./hack/faults/
 	$(MAKE) --no-print-directory -C shim torture
+	hack/test.sh '^TestLong'
 
 # Hours on a quiet machine; goes on where it was. See hack/bench/main.go.
 .PHONY: bench
