@@ -27,6 +27,10 @@ if [[ ${1:-} == tests ]]; then
 		e2fsprogs xfsprogs btrfs-progs
 		# two worktrees of the sample Compose project
 		git
+		# an engine that is reached over ssh
+		openssh-client
+		# a dockerd that is slow at one step
+		strace
 		shellcheck
 	)
 	# A server without an engine, and npm, which has more of them. Neither need be

@@ -86,9 +86,11 @@ unit_and_shim() {
 	make --no-print-directory -C shim test
 }
 
-# One package at a time: they share the engine.
+# One package at a time: they share the engine. TestLong… are for make torture.
 engine_tests() {
-	go test -tags e2e -count 1 -p 1 -timeout 30m -v -run "${only:-.}" "$@"
+	local skip=()
+	[[ -n $only ]] || skip=(-skip '^TestLong')
+	go test -tags e2e -count 1 -p 1 -timeout 45m -v -run "${only:-.}" "${skip[@]}" "$@"
 }
 
 step "packages"
@@ -116,7 +118,7 @@ step "tests on the real engine, go on"
 engine_tests ./hack/e2e/... ./volumedriver/...
 step "tests in an engine of their own, which they kill"
 # The rest of that package is long: make torture runs all of it.
-only=${only:-'TestHostile|TestRefusalsLeave|TestLifeOf|TestAHalfFailed|TestAnAnonymous|TestDockerdIsKilled|TestDockerdComesUp|TestThePluginDies.*/^(mount|unmount)$'} \
+only=${only:-'TestHostile|TestRefusalsLeave|TestLifeOf|TestAHalfFailed|TestAnAnonymous|TestDockerdIsKilled|TestAPluginThatIsCutOff|TestAnEngineWith|TestDockerdComesUp|TestThePluginDies.*/^(mount|unmount)$'} \
 	engine_tests ./hack/faults/...
 if [[ -z $only ]]; then
 	step "the demo, twice, and the removal of everything"

@@ -38,6 +38,15 @@ func TestComposeVolume(t *testing.T) {
 			if got := c.psql(t, "SELECT v FROM mine"); got != "1" {
 				t.Errorf("after restart: %q", got)
 			}
+			container := c.compose(t, "ps", "-q", "db")
+			running := startedAt(t, container)
+			c.compose(t, "up", "-d")
+			if now := c.compose(t, "ps", "-q", "db"); now != container || startedAt(t, container) != running {
+				t.Errorf("up again over what runs: container %s, then %s", container, now)
+			}
+			if got := c.psql(t, "SELECT v FROM mine"); got != "1" {
+				t.Errorf("after up again: %q", got)
+			}
 			if got := c.compose(t, "run", "--rm", "-T", "db", "cat", filepath.Join(target, map[string]string{"17": "", "18": "18/docker"}[major], "PG_VERSION")); !strings.HasSuffix(got, major) {
 				t.Errorf("run: %q", got)
 			}

@@ -24,10 +24,7 @@ const budgetCreate = 1.25
 func TestCreateOverDockerRun(t *testing.T) {
 	seed := mainSeed(t)
 	plain := prefix + "plainvol"
-	docker(t, "volume", "create", plain)
-	// The same settled cluster, copied whole.
-	from := filepath.Join(onDisk(t, "seeds", seed), "root")
-	docker(t, "run", "--rm", "-u", "0", "--entrypoint", "cp", "-v", from+":/from:ro", "-v", plain+":/to", "postgres:17", "-a", "/from/.", "/to/")
+	plainCopy(t, seed, plain)
 
 	for series := range 3 {
 		if createRatio(t, seed, plain) <= budgetCreate {
@@ -36,6 +33,15 @@ func TestCreateOverDockerRun(t *testing.T) {
 		t.Logf("series %d is over the budget of %.2f", series+1, budgetCreate)
 	}
 	t.Error("no series of three is within the budget")
+}
+
+// plainCopy makes a plain volume that holds the same settled cluster as a seed, whole.
+func plainCopy(t *testing.T, seed, volume string) {
+	t.Helper()
+	docker(t, "volume", "create", volume)
+	t.Cleanup(func() { command("", "docker", "volume", "rm", volume) })
+	from := filepath.Join(onDisk(t, "seeds", seed), "root")
+	docker(t, "run", "--rm", "-u", "0", "--entrypoint", "cp", "-v", from+":/from:ro", "-v", volume+":/to", "postgres:17", "-a", "/from/.", "/to/")
 }
 
 // createRatio measures one series.

@@ -121,6 +121,9 @@ func sweep() {
 	for _, name := range volumes {
 		command("", "docker", "volume", "rm", "-f", name)
 	}
+	for _, ref := range lines("images", "-q", "--filter", "reference="+prefix+"variant") {
+		command("", "docker", "rmi", "-f", ref)
+	}
 	for _, id := range lines("network", "ls", "-q", "--filter", "name="+prefix) {
 		command("", "docker", "network", "rm", id)
 	}
@@ -196,8 +199,11 @@ func makeSeed(t testing.TB, s source, name string) string {
 	if ref := seedRef(name); ref != "" {
 		return ref
 	}
-	r := command(password+"\n", "docker", "pgbranch", "seed", "create", name, "--from", s.url("shop"),
-		"--network", s.network, "--password-stdin", "--progress", "plain")
+	args := []string{"pgbranch", "seed", "create", name, "--from", s.url("shop"), "--network", s.network, "--password-stdin", "--progress", "plain"}
+	if !strings.HasPrefix(s.image, "postgres:") {
+		args = append(args, "--image", s.image)
+	}
+	r := command(password+"\n", "docker", args...)
 	if r.code != 0 {
 		t.Fatalf("seed create: exit %d\n%s", r.code, r.stderr)
 	}
@@ -427,4 +433,17 @@ func state(t testing.TB) string {
 		}
 	}
 	return b.String()
+}
+
+// requireRefusal: what was refused said all of want, and left the state as it was before.
+func requireRefusal(t testing.TB, r result, before string, want []string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(r.stderr, w) {
+			t.Errorf("it does not say %q", w)
+		}
+	}
+	if after := state(t); after != before {
+		t.Errorf("left behind\n%s\nwas\n%s", after, before)
+	}
 }

@@ -348,26 +348,32 @@ func TestProgressOnATerminal(t *testing.T) {
 // Both other majors at hand: 15, and 18 with its own layout.
 func TestOtherMajors(t *testing.T) {
 	for _, major := range []string{"15", "18"} {
-		t.Run(major, func(t *testing.T) {
-			seed := makeSeed(t, startSource(t, "postgres:"+major, 100_000), prefix+"pg"+major)
-			name := prefix + "on" + major
-			branch(t, name, seed)
-			readAll(t, name)
-			if files := relationFiles(t, upper(t, name)); len(files) > 0 {
-				t.Errorf("reading copied relation files: %v", files)
-			}
-			sql(t, name, "shop", "UPDATE small SET name = 'changed' WHERE id = 7", "CHECKPOINT")
-			files := relationFiles(t, upper(t, name))
-			if len(files) == 0 {
-				t.Error("an update copied no relation file: the check above cannot see them")
-			}
-			docker(t, "kill", "-s", "KILL", "pgbranch-"+name)
-			pgbranch(t, "start", name)
-			if got := sql(t, name, "shop", "SELECT name FROM small WHERE id = 7"); got != "changed" {
-				t.Errorf("after SIGKILL and a restart it reads %q", got)
-			}
-			docker(t, "exec", "pgbranch-"+name, "psql", "-qXU", "postgres", "-d", "shop", "-c", "CREATE EXTENSION amcheck")
-			docker(t, "exec", "pgbranch-"+name, "pg_amcheck", "-U", "postgres", "--heapallindexed", "-d", "shop", "--no-dependent-toast")
-		})
+		t.Run(major, func(t *testing.T) { checkMajor(t, "postgres:"+major, major) })
 	}
+}
+
+// checkMajor takes a source of another major from the seed to a branch that was killed.
+func checkMajor(t *testing.T, image, major string) {
+	seed := makeSeed(t, startSource(t, image, 100_000), prefix+"pg"+major)
+	name := prefix + "on" + major
+	branch(t, name, seed)
+	if got := sql(t, name, "shop", "SHOW server_version_num"); !strings.HasPrefix(got, major) {
+		t.Errorf("the branch is of %s", got)
+	}
+	readAll(t, name)
+	if files := relationFiles(t, upper(t, name)); len(files) > 0 {
+		t.Errorf("reading copied relation files: %v", files)
+	}
+	sql(t, name, "shop", "UPDATE small SET name = 'changed' WHERE id = 7", "CHECKPOINT")
+	files := relationFiles(t, upper(t, name))
+	if len(files) == 0 {
+		t.Error("an update copied no relation file: the check above cannot see them")
+	}
+	docker(t, "kill", "-s", "KILL", "pgbranch-"+name)
+	pgbranch(t, "start", name)
+	if got := sql(t, name, "shop", "SELECT name FROM small WHERE id = 7"); got != "changed" {
+		t.Errorf("after SIGKILL and a restart it reads %q", got)
+	}
+	docker(t, "exec", "pgbranch-"+name, "psql", "-qXU", "postgres", "-d", "shop", "-c", "CREATE EXTENSION amcheck")
+	docker(t, "exec", "pgbranch-"+name, "pg_amcheck", "-U", "postgres", "--heapallindexed", "-d", "shop", "--no-dependent-toast")
 }

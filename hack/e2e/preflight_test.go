@@ -13,10 +13,24 @@ import (
 // variant makes an image of postgres:17 that a script, run in it as root, has changed.
 func variant(t testing.TB, name, script string, files ...string) string {
 	t.Helper()
+	ref := makeVariant(t, name, script, files...)
+	t.Cleanup(func() { command("", "docker", "rmi", "-f", ref) })
+	return ref
+}
+
+// makeVariant is variant for an image that outlives the test. files are pairs: what to
+// copy, and where to.
+func makeVariant(t testing.TB, name, script string, files ...string) string {
+	t.Helper()
+	return makeVariantOf(t, "postgres:17", name, script, files...)
+}
+
+func makeVariantOf(t testing.TB, base, name, script string, files ...string) string {
+	t.Helper()
 	ready(t)
 	ref := prefix + "variant:" + name
 	container := prefix + "variant-" + name
-	docker(t, "create", "--name", container, "--user", "0:0", "--entrypoint", "sleep", "postgres:17", "600")
+	docker(t, "create", "--name", container, "--user", "0:0", "--entrypoint", "sleep", base, "600")
 	defer command("", "docker", "rm", "-f", "-v", container)
 	for i := 0; i+1 < len(files); i += 2 {
 		docker(t, "cp", "-L", files[i], container+":"+files[i+1])
@@ -24,7 +38,6 @@ func variant(t testing.TB, name, script string, files ...string) string {
 	docker(t, "start", container)
 	docker(t, "exec", container, "bash", "-ec", script)
 	docker(t, "commit", "--change", `ENTRYPOINT ["docker-entrypoint.sh"]`, "--change", `CMD ["postgres"]`, "--change", "USER root", container, ref)
-	t.Cleanup(func() { command("", "docker", "rmi", "-f", ref) })
 	return ref
 }
 
@@ -98,14 +111,7 @@ func TestImagesThatDoNotSuit(t *testing.T) {
 			if r.code == 0 || c.what != "no Postgres" && r.code != 2 {
 				t.Errorf("exit %d", r.code)
 			}
-			for _, w := range c.want {
-				if !strings.Contains(r.stderr, w) {
-					t.Errorf("it does not say %q", w)
-				}
-			}
-			if after := state(t); after != before {
-				t.Errorf("left behind\n%s\nwas\n%s", after, before)
-			}
+			requireRefusal(t, r, before, c.want)
 		})
 	}
 	t.Run("seed create", func(t *testing.T) {
@@ -120,8 +126,24 @@ func TestImagesThatDoNotSuit(t *testing.T) {
 			t.Errorf("left behind\n%s\nwas\n%s", after, before)
 		}
 	})
+	lenient := variant(t, "lenient", `rm /usr/share/postgresql/17/extension/pg_trgm.control`)
+	t.Run("seed create without an extension", func(t *testing.T) {
+		before := state(t)
+		args := []string{"pgbranch", "seed", "create", prefix + "bad", "--from", "postgres://app@" + s.container + "/postgres",
+			"--network", s.network, "--password-stdin", "--image", lenient, "--progress", "plain"}
+		r := command(oddPassword+"\n", "docker", args...)
+		t.Logf("exit %d: %s", r.code, r.stderr)
+		if r.code != 2 || strings.Contains(r.stderr, "freeze") {
+			t.Error("an image without an extension of another database is not refused before the copy")
+		}
+		requireRefusal(t, r, before, []string{"extension pg_trgm", "of shop", "--image", "--force"})
+		t.Cleanup(func() { try("seed", "rm", prefix+"bad") })
+		r = command(oddPassword+"\n", "docker", append(args, "--force")...)
+		if r.code != 0 || !strings.Contains(r.stderr, "warning: extension pg_trgm") {
+			t.Errorf("with --force: exit %d: %s", r.code, r.stderr)
+		}
+	})
 	t.Run("forced", func(t *testing.T) {
-		lenient := variant(t, "lenient", `rm /usr/share/postgresql/17/extension/pg_trgm.control`)
 		branch := prefix + "forced"
 		t.Cleanup(func() { try("rm", "-f", branch) })
 		r := try("create", branch, "--from", name, "--image", lenient, "--force")

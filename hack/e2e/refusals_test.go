@@ -3,12 +3,16 @@
 package e2e
 
 import (
+	"bufio"
+	"encoding/json"
 	"fmt"
 	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pgbranch/docker-pgbranch/engine"
 )
 
 // Bad input gets a clear error, the right exit code, and leaves nothing behind.
@@ -45,6 +49,8 @@ func TestRefusals(t *testing.T) {
 		{"seed name with a slash", []string{"seed", "create", "a/b", "--from", s.url("shop")}, 2, []string{"characters"}},
 		{"no URL", []string{"seed", "create", prefix + "bad"}, 2, []string{"from"}},
 		{"not a URL", from("shop"), 2, []string{"postgres://"}},
+		{"a data folder", from("/var/lib/postgresql/data"), 2, []string{"is a path", "a server that runs", "docker run"}},
+		{"a volume", from("volume:shop_pgdata"), 2, []string{"names files", "a server that runs", "-v shop_pgdata:"}},
 		{"wrong password", from("postgres://postgres:wrong@" + s.container + "/shop"), 6, []string{"password"}},
 		{"no password", from(s.url("shop")), 6, []string{"password"}},
 		{"unknown host", from("postgres://postgres:x@" + prefix + "no-host/shop"), 6, []string{prefix + "no-host"}},
@@ -143,73 +149,99 @@ func TestNoReplicationLine(t *testing.T) {
 	}
 }
 
-// Wherever Ctrl-C comes, and whatever kills pg_basebackup, nothing stays, neither
-// here nor on the source.
+// Wherever Ctrl-C comes, and whatever kills the command, nothing stays, neither here nor
+// on the source.
 func TestInterruptedSeeding(t *testing.T) {
 	s := startSource(t, "postgres:17", bigRows)
-	before := state(t)
-	for i, stage := range []string{"probe", "base backup", "prepare", "recover", "freeze", "checkpoint"} {
+	for _, stage := range []string{"probe", "prepare", "recover", "freeze", "checkpoint"} {
 		for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGKILL} {
 			t.Run(fmt.Sprint(stage, " ", sig), func(t *testing.T) {
-				name := fmt.Sprintf("%sbroken%d", prefix, i)
-				cmd := exec.Command("docker", "pgbranch", "seed", "create", name, "--from", s.url("shop"),
-					"--network", s.network, "--password-stdin", "--progress", "json")
-				cmd.Stdin = strings.NewReader(password)
-				cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-				saw := &stageWatch{want: `"stage":"` + stage + `"`, seen: make(chan struct{})}
-				cmd.Stderr = saw
-				if err := cmd.Start(); err != nil {
-					t.Fatal(err)
-				}
-				select {
-				case <-saw.seen:
-				case <-time.After(time.Minute):
-					t.Fatalf("stage %q never came: %s", stage, saw.text)
-				}
-				// To the group, as a terminal does.
-				if err := syscall.Kill(-cmd.Process.Pid, sig); err != nil {
-					t.Fatal(err)
-				}
-				_ = cmd.Wait()
-				if sig == syscall.SIGINT && cmd.ProcessState.ExitCode() == 0 {
-					t.Error("an interrupted seeding ended well")
-				}
-				// Nobody is left to clean up after SIGKILL: the helper ends by itself, and the
-				// next seeding of that name clears the rest.
-				waitAsBefore(t, before, func() {
-					if sig != syscall.SIGKILL {
-						return
-					}
-					r := command("wrong", "docker", "pgbranch", "seed", "create", name, "--from", s.url("shop"), "--network", s.network, "--password-stdin")
-					if r.code != 6 {
-						t.Errorf("the next seeding: exit %d, %s", r.code, r.stderr)
-					}
-				})
-				slots := docker(t, "exec", s.container, "psql", "-qAtXU", "postgres", "-c",
-					"SELECT count(*) FROM pg_replication_slots")
-				if slots != "0" {
-					t.Errorf("%s slots stay on the source", slots)
-				}
+				interrupt(t, s, sig, func(p engine.Progress) (time.Duration, bool) { return 0, p.Stage == stage })
 			})
 		}
 	}
 }
 
-// stageWatch tells when a stage's first event passes.
-type stageWatch struct {
-	want string
-	text string
-	seen chan struct{}
-	done bool
+// A tenth, the half and nearly all of the bytes are there, of a source that may send so
+// many each second.
+func TestInterruptedBaseBackup(t *testing.T) {
+	s := startSource(t, "postgres:17", 1)
+	const rate = 16 << 20
+	for _, c := range []struct {
+		part float64
+		sig  syscall.Signal
+	}{{0.1, syscall.SIGINT}, {0.5, syscall.SIGKILL}, {0.99, syscall.SIGINT}, {0.99, syscall.SIGKILL}} {
+		t.Run(fmt.Sprintf("%v of the bytes %s", c.part, c.sig), func(t *testing.T) {
+			last := interrupt(t, s, c.sig, func(p engine.Progress) (time.Duration, bool) {
+				// pg_basebackup says once a second how far it is (progress_report in pg_basebackup.c).
+				left := c.part*float64(p.Total) - float64(p.Done)
+				return time.Duration(left / rate * float64(time.Second)), p.Done > 0 && left < rate
+			}, "--max-rate", fmt.Sprint(rate))
+			if last.Stage != "base backup" {
+				t.Errorf("it was in the stage %q by then", last.Stage)
+			}
+			t.Logf("last heard of: %d of %d bytes", last.Done, last.Total)
+		})
+	}
 }
 
-func (w *stageWatch) Write(p []byte) (int, error) {
-	w.text += string(p)
-	if !w.done && strings.Contains(w.text, w.want) {
-		w.done = true
-		close(w.seen)
+// interrupt seeds from the source, sends the signal when due says so, after the time that
+// it gives, and sees that all is as before. It gives the last progress of the command.
+func interrupt(t *testing.T, s source, sig syscall.Signal, due func(engine.Progress) (time.Duration, bool), more ...string) engine.Progress {
+	t.Helper()
+	before := state(t)
+	name := prefix + "broken"
+	cmd := exec.Command("docker", append([]string{"pgbranch", "seed", "create", name, "--from", s.url("shop"),
+		"--network", s.network, "--password-stdin", "--progress", "json"}, more...)...)
+	cmd.Stdin = strings.NewReader(password)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return len(p), nil
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var last engine.Progress
+	var text string
+	sent := false
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
+		text += lines.Text() + "\n"
+		var p engine.Progress
+		if json.Unmarshal(lines.Bytes(), &p) != nil {
+			continue
+		}
+		last = p
+		if after, now := due(p); now && !sent {
+			sent = true
+			// To the group, as a terminal does.
+			time.AfterFunc(after, func() { _ = syscall.Kill(-cmd.Process.Pid, sig) })
+		}
+	}
+	_ = cmd.Wait()
+	if !sent {
+		t.Fatalf("the moment never came: %s", text)
+	}
+	if cmd.ProcessState.ExitCode() == 0 {
+		t.Error("an interrupted seeding ended well")
+	}
+	// Nobody is left to clean up after SIGKILL: the helper ends by itself, and the
+	// next seeding of that name clears the rest.
+	waitAsBefore(t, before, func() {
+		if sig != syscall.SIGKILL {
+			return
+		}
+		r := command("wrong", "docker", "pgbranch", "seed", "create", name, "--from", s.url("shop"), "--network", s.network, "--password-stdin")
+		if r.code != 6 {
+			t.Errorf("the next seeding: exit %d, %s", r.code, r.stderr)
+		}
+	})
+	left := docker(t, "exec", s.container, "psql", "-qAtXU", "postgres", "-c",
+		"SELECT (SELECT count(*) FROM pg_replication_slots), (SELECT count(*) FROM pg_stat_replication)")
+	if left != "0|0" {
+		t.Errorf("slots and walsenders that stay on the source: %s", left)
+	}
+	return last
 }
 
 func TestKilledBaseBackup(t *testing.T) {
@@ -221,7 +253,7 @@ func TestKilledBaseBackup(t *testing.T) {
 		done <- command(password, "docker", "pgbranch", "seed", "create", name, "--from", s.url("shop"), "--network", s.network, "--password-stdin")
 	}()
 	waitFor(t, time.Minute, "pg_basebackup runs", func() bool {
-		id := docker(t, "ps", "-q", "--filter", "label=io.github.pgbranch.helper="+name)
+		id := docker(t, "ps", "-q", "--filter", "label=io.github.pgbranch.helper="+name, "--filter", "name=pgbranch-basebackup-")
 		if id == "" {
 			return false
 		}

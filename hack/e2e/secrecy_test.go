@@ -3,23 +3,29 @@
 package e2e
 
 import (
-	"bytes"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
 
-// The source's password is in no label, no log, no `docker inspect`, no process
-// list, no environment and not in the seed. A watcher looks all the while, and also
-// sees that the settle has no network.
-func TestThePasswordIsNowhere(t *testing.T) {
-	s := startSource(t, "postgres:17", bigRows)
-	name := prefix + "secret"
-	t.Cleanup(func() { try("seed", "rm", name) })
+// The source's password and the key for TLS are in no label, no log, no `docker inspect`,
+// no event, no process list, no environment and not in the seed.
+func TestSecretsAreNowhere(t *testing.T) {
+	guardedSeed(t)
+}
+
+// watch looks for secrets while a seed is made, wherever somebody else could see them, and
+// sees that the settle has no network. What it returns is to be called when the seed is
+// there, with when it began and all that was printed.
+func watch(t testing.TB, seed string, secrets ...string) (watched func(since time.Time, printed string)) {
 	stop, found := make(chan struct{}), make(chan string, 1)
+	end := sync.OnceFunc(func() { close(stop) })
+	t.Cleanup(func() { end(); <-found })
 	looks, settles := 0, 0
 	go func() {
 		defer close(found)
@@ -30,53 +36,75 @@ func TestThePasswordIsNowhere(t *testing.T) {
 			case <-time.After(15 * time.Millisecond):
 			}
 			looks++
-			devices, settling := settleDevices(name)
+			devices, settling := settleDevices(seed)
 			if settling {
 				settles++
 			}
 			if len(devices) > 0 {
 				t.Errorf("the settle has the network devices %q", devices)
 			}
-			if where := leak(t, name); where != "" {
+			if where := leak(t, seed, secrets); where != "" {
 				found <- where
 				return
 			}
 		}
 	}()
-	// Out of PGPASSWORD here: the CLI's own environment is the user's.
-	r := command(password, "docker", "pgbranch", "seed", "create", name, "--from", s.url("shop"), "--network", s.network, "--password-stdin")
-	close(stop)
-	if where, leaked := <-found; leaked {
-		t.Errorf("the password is in %s", where)
-	}
-	if r.code != 0 {
-		t.Fatal(r.stderr)
-	}
-	if looks < 10 {
-		t.Fatalf("only %d looks: this shows nothing", looks)
-	}
-	if settles == 0 {
-		t.Error("the settle was never looked at")
-	}
-	t.Logf("%d looks while the seed was made, %d of them at the settle", looks, settles)
-	if strings.Contains(r.stdout+r.stderr, password) {
-		t.Error("the password is in the output")
-	}
-	err := filepath.Walk(onDisk(t, "seeds", r.stdout), func(path string, info fs.FileInfo, err error) error {
-		if err != nil || !info.Mode().IsRegular() {
-			return err
+	return func(since time.Time, printed string) {
+		t.Helper()
+		end()
+		if where, leaked := <-found; leaked {
+			t.Errorf("a secret is in %s", where)
 		}
-		body, err := os.ReadFile(path)
-		if bytes.Contains(body, []byte(password)) {
-			t.Errorf("the password is in the seed: %s", path)
+		if looks < 10 || settles == 0 {
+			t.Errorf("%d looks, %d of them at the settle: this shows nothing", looks, settles)
 		}
-		return err
+		t.Logf("%d looks while the seed was made, %d of them at the settle", looks, settles)
+		left(t, seed, since, printed, secrets)
+	}
+}
+
+// left looks for secrets in all that is left of the making of a seed.
+func left(t testing.TB, seed string, since time.Time, printed string, secrets []string) {
+	t.Helper()
+	places := map[string]string{
+		"the output":            printed,
+		"docker volume inspect": docker(t, "volume", "inspect", seedRef(seed)),
+		"docker events": docker(t, "events", "--format", "{{json .}}", "--since", since.Format(time.RFC3339Nano),
+			"--until", time.Now().Format(time.RFC3339Nano)),
+		"pgbranch seed inspect": pgbranch(t, "seed", "inspect", seed),
+	}
+	if !strings.Contains(places["docker events"], "io.github.pgbranch.helper") {
+		t.Error("docker events tell of no helper: this shows nothing")
+	}
+	// hack/engine.sh writes the engine's log there; another engine's is in the journal.
+	logs, _ := filepath.Glob("/var/log/pgbranch-engine/*.log")
+	for _, log := range logs {
+		text, err := os.ReadFile(log)
+		if err != nil {
+			t.Error(err)
+		}
+		places[log] = string(text)
+	}
+	if len(logs) == 0 {
+		places["the journal"] = command("", "journalctl", "--no-pager", "-u", "docker", "--since", since.Format("2006-01-02 15:04:05")).stdout
+	}
+	root := onDisk(t, "seeds", seedRef(seed))
+	walk(t, root, func(path string, info fs.FileInfo) {
+		if !info.Mode().IsRegular() {
+			return
+		}
+		body, err := os.ReadFile(filepath.Join(root, path))
+		if err != nil {
+			t.Error(err)
+		}
+		places["the seed's "+path] = string(body)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if inspected := docker(t, "volume", "inspect", r.stdout); strings.Contains(inspected, password) {
-		t.Error("the password is in docker volume inspect")
+	for where, text := range places {
+		for _, secret := range secrets {
+			if strings.Contains(text, secret) {
+				t.Errorf("a secret is in %s", where)
+			}
+		}
 	}
 }
 
@@ -101,13 +129,16 @@ func settleDevices(seed string) (devices []string, settling bool) {
 	return devices, true
 }
 
-// leak says where the password can be seen now by somebody who may look at the
-// engine and at this machine's processes.
-func leak(t *testing.T, seed string) string {
+// leak says where a secret can be seen now by somebody who may look at the engine and at
+// this machine's processes.
+func leak(t testing.TB, seed string, secrets []string) string {
+	holds := func(text string) bool {
+		return slices.ContainsFunc(secrets, func(secret string) bool { return strings.Contains(text, secret) })
+	}
 	for _, id := range strings.Fields(command("", "docker", "ps", "-aq", "--filter", "label=io.github.pgbranch.helper="+seed).stdout) {
 		for _, look := range [][]string{{"inspect", id}, {"logs", id}, {"top", id}} {
 			r := command("", "docker", look...)
-			if strings.Contains(r.stdout+r.stderr, password) {
+			if holds(r.stdout + r.stderr) {
 				return "docker " + look[0]
 			}
 		}
@@ -120,11 +151,11 @@ func leak(t *testing.T, seed string) string {
 		name, _ := os.ReadFile(filepath.Join(p, "comm"))
 		// The source's own server and shell have it in their environment.
 		env, _ := os.ReadFile(filepath.Join(p, "environ"))
-		if bytes.Contains(env, []byte("POSTGRES_PASSWORD=")) {
+		if strings.Contains(string(env), "POSTGRES_PASSWORD=") {
 			continue
 		}
 		cmdline, _ := os.ReadFile(filepath.Join(p, "cmdline"))
-		if bytes.Contains(cmdline, []byte(password)) || bytes.Contains(env, []byte(password)) {
+		if holds(string(cmdline)) || holds(string(env)) {
 			return "the process " + strings.TrimSpace(string(name))
 		}
 	}

@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -140,6 +141,33 @@ func TestEagerSaysWhy(t *testing.T) {
 	}
 }
 
+// The loader takes no LD_PRELOAD for a server whose file has a set-id bit (ld.so(8), secure-execution mode), and by the other way
+// the shim is in but finds nothing: such a process may not read its own /proc/self/auxv. The branch says so either way.
+func TestEagerOfASetIDServer(t *testing.T) {
+	seed := anySeed(t)
+	const at = ":/var/lib/postgresql/data"
+	odd, container := prefix+"setid:17", prefix+"setid-image"
+	t.Cleanup(func() { command("", "docker", "rm", "-f", container); command("", "docker", "image", "rm", odd) })
+	docker(t, "run", "--name", container, "--entrypoint", "chmod", "postgres:17", "g+s", "/usr/lib/postgresql/17/bin/postgres")
+	docker(t, "commit", "--change", `ENTRYPOINT ["docker-entrypoint.sh"]`, "--change", `CMD ["postgres"]`, container, odd)
+	for _, c := range []struct {
+		name, reason string
+		args         []string
+		want         cow
+	}{
+		{"setid-library", "found none of the calls", nil, cow{CowMode: "eager", CowVia: "shared_preload_libraries"}},
+		{"setid-neither", "set-id bits", []string{"postgres", "-c", "shared_preload_libraries="}, cow{CowMode: "eager", CowVia: "none"}},
+	} {
+		name := prefix + c.name
+		byHand(t, name, seed)
+		runBranch(t, name, name+at, append([]string{"-e", "LD_PRELOAD=/var/lib/postgresql/data/.pgoverlay/lazyrw.so", odd}, c.args...)...)
+		answers(t, name)
+		if got := cowOf(t, name); got.CowMode != c.want.CowMode || got.CowVia != c.want.CowVia || !strings.Contains(got.CowReason, c.reason) {
+			t.Errorf("%s: %+v, want %+v with reason %q", name, got, c.want, c.reason)
+		}
+	}
+}
+
 // create warns where the branch turns out eager and that was not asked for, here by an
 // image whose entrypoint drops both ways in, and is silent otherwise.
 func TestCreateWarnsOfEager(t *testing.T) {
@@ -224,5 +252,38 @@ func TestEveryProcessHasTheShim(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A container whose port somebody has fails to start when its volume is mounted already.
+// It leaves the branch at rest, and starts once the port is free.
+func TestAPortThatIsTaken(t *testing.T) {
+	seed, name := anySeed(t), prefix+"port"
+	docker(t, "volume", "create", "-d", "pgoverlay", "-o", "seed="+seed, name)
+	t.Cleanup(func() {
+		command("", "docker", "rm", "-f", name)
+		command("", "docker", "volume", "rm", name)
+	})
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	r := command("", "docker", "run", "-d", "--name", name, "-p", taken.Addr().String()+":5432", "-v", name+":/var/lib/postgresql/data", "postgres:17")
+	if r.code == 0 || !strings.Contains(r.stderr, "address already in use") {
+		t.Fatalf("over a port that is taken: exit %d, %s", r.code, r.stderr)
+	}
+	if got := docker(t, "volume", "inspect", "-f", "{{.Status.mounted}} {{.Status.lastError}}", name); got != "false <no value>" {
+		t.Errorf("the branch is left mounted, or with an error: %s", got)
+	}
+	if err := taken.Close(); err != nil {
+		t.Fatal(err)
+	}
+	docker(t, "start", name)
+	waitFor(t, time.Minute, "its server", func() bool {
+		return command("", "docker", "exec", name, "pg_isready", "-q").code == 0
+	})
+	if got := docker(t, "volume", "inspect", "-f", "{{.Status.mounted}}", name); got != "true" {
+		t.Errorf("mounted: %s", got)
 	}
 }
