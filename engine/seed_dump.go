@@ -111,13 +111,17 @@ func (e *Engine) imageFor(ctx context.Context, opts SeedDumpOptions, head dumpfi
 	source, reader := head.SourceMajor(), head.ReaderMajor()
 	ref := opts.Image
 	switch {
+	case source > contract.NewestMajor:
+		return pgImage{}, &Error{Kind: KindInvalid, Object: seedObject(opts.Name),
+			Cause: fmt.Sprintf("the source is of Postgres %s, and a seed has %d to %d", head.Source, contract.OldestMajor, contract.NewestMajor),
+			Hint:  "a newer docker pgbranch may know it"}
 	case ref != "":
 	case source == 0:
 		return pgImage{}, &Error{Kind: KindInvalid, Object: seedObject(opts.Name), Cause: "the dump does not say which Postgres it is of",
 			Hint: "name an image with --image, such as postgres:17"}
 	case source < contract.OldestMajor:
 		return pgImage{}, &Error{Kind: KindInvalid, Object: seedObject(opts.Name),
-			Cause: fmt.Sprintf("the source is of Postgres %s, and a seed has %d or later", head.Source, contract.OldestMajor),
+			Cause: fmt.Sprintf("the source is of Postgres %s, and a seed has %d to %d", head.Source, contract.OldestMajor, contract.NewestMajor),
 			Hint:  fmt.Sprintf("name a newer image with --image, such as postgres:%d; most dumps can be restored there", max(contract.OldestMajor, reader))}
 	default:
 		ref = fmt.Sprintf("postgres:%d", max(source, reader))
@@ -132,6 +136,10 @@ func (e *Engine) imageFor(ctx context.Context, opts SeedDumpOptions, head dumpfi
 		return img, nil
 	}
 	switch {
+	case img.Major < contract.OldestMajor || img.Major > contract.NewestMajor:
+		return img, &Error{Kind: KindInvalid, Object: seedObject(opts.Name),
+			Cause: fmt.Sprintf("the image %s has Postgres %d, and a seed has %d to %d", ref, img.Major, contract.OldestMajor, contract.NewestMajor),
+			Hint:  fmt.Sprintf("use --image postgres:%d", contract.NewestMajor)}
 	case img.Major < source:
 		return img, tooOld(opts, fmt.Sprintf("the dump is of Postgres %d and the image %s has Postgres %d", source, ref, img.Major), source)
 	case img.Major < reader:

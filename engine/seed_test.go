@@ -9,9 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/volume"
 
 	"github.com/pgbranch/docker-pgbranch/volumedriver/contract"
+	"github.com/pgbranch/docker-pgbranch/volumedriver/contract/dumpfile"
 )
 
 // playSource answers as an agent that meets a Postgres 17 without trouble.
@@ -128,6 +130,31 @@ func TestCreateSeedRefusesAnImageOfAnotherMajor(t *testing.T) {
 		t.Errorf("%q does not name both majors", err)
 	}
 	wantNothing(t, f)
+}
+
+// A dump of a server that no seed has, or an image of one, is refused before an image is
+// pulled or anything is made.
+func TestADumpOfAnUnknownMajorIsRefused(t *testing.T) {
+	for _, c := range []struct{ source, image, want string }{
+		{"13.23", "", "Postgres 13.23, and a seed has 14 to 18"},
+		{"19beta1", "", "Postgres 19beta1, and a seed has 14 to 18"},
+		{"19beta1", "postgres:17", "Postgres 19beta1, and a seed has 14 to 18"},
+		{"13.23", "postgres:13", "postgres:13 has Postgres 13, and a seed has 14 to 18"},
+		{"17.6", "postgres:19", "postgres:19 has Postgres 19, and a seed has 14 to 18"},
+	} {
+		f := seedFake()
+		for _, major := range []string{"13", "19"} {
+			f.images["postgres:"+major] = image.InspectResponse{ID: "sha256:" + major, Config: imageConfig([]string{"PG_MAJOR=" + major})}
+		}
+		opts := SeedDumpOptions{Dump: &DumpFile{Head: dumpfile.Head{Source: c.source}}}
+		opts.Name, opts.Image = "shop", c.image
+		_, _, err := newEngine(f).CreateSeedFromDump(context.Background(), opts)
+		wantKind(t, err, KindInvalid)
+		if !strings.Contains(err.Error(), c.want) {
+			t.Errorf("source %s, image %q: %q does not say %q", c.source, c.image, err, c.want)
+		}
+		wantNothing(t, f)
+	}
 }
 
 func TestCreateSeedPullsAMissingImageOrSaysSo(t *testing.T) {

@@ -1,6 +1,7 @@
 package settle
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -106,6 +107,18 @@ func TestRefuseMajor(t *testing.T) {
 	for version, major := range map[string]int{"9.6.24": 9, "13.9": 13, "19beta1": 19} {
 		err := refuseMajor(major, version)
 		assert.ErrorContains(t, err, "Postgres "+version+", and seeds are made of 14 to 18")
+		assert.Equal(t, err.(*contract.AgentError).Code, contract.AgentErrMajor)
+		assert.Assert(t, err.(*contract.AgentError).Hint != "")
+	}
+}
+
+func TestRefuseImageMajor(t *testing.T) {
+	for major := 14; major <= 18; major++ {
+		assert.NilError(t, refuseImageMajor(major))
+	}
+	for _, major := range []int{13, 19} {
+		err := refuseImageMajor(major)
+		assert.ErrorContains(t, err, fmt.Sprintf("the image has Postgres %d, and seeds are made of 14 to 18", major))
 		assert.Equal(t, err.(*contract.AgentError).Code, contract.AgentErrMajor)
 		assert.Assert(t, err.(*contract.AgentError).Hint != "")
 	}

@@ -80,6 +80,9 @@ func (r *restorer) prepare(ctx context.Context) (err error) {
 	if r.major, err = imageMajor(ctx, r.account, "postgres"); err != nil {
 		return err
 	}
+	if err := refuseImageMajor(r.major); err != nil {
+		return err
+	}
 	if err := refuseNewer(r.req.Dump.ServerVersion, r.major); err != nil {
 		return err
 	}
@@ -92,6 +95,15 @@ func (r *restorer) prepare(ctx context.Context) (err error) {
 	}
 	r.server = &server{account: r.account, major: r.major, data: r.data, run: run, superuser: contract.DumpSuperuser,
 		extra: restoreConf, log: newTail(serverLogLines)}
+	return nil
+}
+
+// refuseImageMajor refuses the image of a major whose files the settle does not know.
+func refuseImageMajor(image int) error {
+	if image < contract.OldestMajor || image > contract.NewestMajor {
+		return fail(contract.AgentErrMajor, fmt.Sprintf("use --image postgres:%d", contract.NewestMajor),
+			"the image has Postgres %d, and seeds are made of %d to %d", image, contract.OldestMajor, contract.NewestMajor)
+	}
 	return nil
 }
 
