@@ -69,7 +69,7 @@ func startDumpSource(t testing.TB, image string) dumpSource {
 	if s, ok := dumpSources.made[image]; ok {
 		return s
 	}
-	name := prefix + "dumped-" + strings.TrimPrefix(image, "postgres:")
+	name := prefix + "dumped-" + image[strings.LastIndex(image, ":")+1:]
 	s := dumpSource{source: source{container: name, network: name, image: image}}
 	docker(t, "network", "create", name)
 	docker(t, "run", "-d", "--name", name, "--network", name, "-e", "POSTGRES_PASSWORD="+password, "-e", "POSTGRES_INITDB_ARGS=--no-sync",
