@@ -31,6 +31,8 @@ if [[ ${1:-} == tests ]]; then
 		openssh-client
 		# a dockerd that is slow at one step
 		strace
+		# a dockerd that runs rootless
+		rootlesskit uidmap
 		shellcheck
 	)
 	# A server without an engine, and npm, which has more of them. Neither need be

@@ -140,12 +140,19 @@ func (e *Engine) Boot() error {
 	if err := os.WriteFile(filepath.Join(e.Dir, "daemon.json"), []byte("{}"), 0o600); err != nil {
 		return err
 	}
+	return e.serve(command)
+}
+
+// serve starts dockerd by this command and waits until it answers.
+func (e *Engine) serve(command []string) (err error) {
 	if e.dockerd, err = e.start("dockerd", command...); err != nil {
 		return err
 	}
 	e.ended = make(chan struct{})
 	go func(cmd *exec.Cmd, ended chan struct{}) { _ = cmd.Wait(); close(ended) }(e.dockerd, e.ended)
-	return e.await("dockerd", func() bool { _, err := e.Try("version"); return err == nil })
+	// Not "version": a rootless dockerd whose RootlessKit has no network driver falls over it
+	// (moby daemon/info_unix.go, fillRootlessVersion).
+	return e.await("dockerd", func() bool { _, err := e.Try("info"); return err == nil })
 }
 
 // await polls until ready or until dockerd has ended.
