@@ -138,13 +138,17 @@ func measure(ctx context.Context, rig *Rig, chosen []Workload, f flags, say func
 }
 
 // measureRound makes what is missing of a round: variant by variant, or, of a workload
-// whose variants run together, all of them.
+// whose variants run together, all of them. There a round that is not new stays as it is: what
+// ran without the others is no pair of theirs.
 func measureRound(ctx context.Context, rig *Rig, w Workload, recording *Recording, session Session, round int, f flags, say func(string, ...any)) error {
 	var missing []string
 	order := rotated(w.Variants, round)
 	for _, variant := range order {
-		wanted := f.variants == "" || strings.Contains(f.variants, variant)
-		if wanted && !recording.has(variant, round, rig.size.Name) {
+		has := recording.has(variant, round, rig.size.Name)
+		if has && w.Together != nil {
+			return nil
+		}
+		if !has && (f.variants == "" || strings.Contains(f.variants, variant)) {
 			missing = append(missing, variant)
 		}
 	}
